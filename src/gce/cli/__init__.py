@@ -1,0 +1,41 @@
+"""The command line. Modules here import the heavy rooms only when a command runs, so that help is quick."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any
+
+import tyro
+
+from gce.cli.data import Data
+from gce.cli.demo import Demo
+from gce.errors import InputError
+
+Command = (
+    Annotated[Data, tyro.conf.subcommand("data", description="Record, import, check, replay and show data sets.")]
+    | Annotated[Demo, tyro.conf.subcommand("demo", description="Record a rope and write its animation.")]
+)
+
+DESCRIPTION = """Graph controllable embeddings: learn the dynamics of many interacting objects from recordings, and
+control them."""
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run a command; anything a person can put right ends with a sentence and status 2."""
+    command: Any = tyro.cli(
+        Command,
+        prog="gce",
+        description=DESCRIPTION,
+        args=arguments,
+        config=(tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes),
+    )
+    try:
+        command.run()
+    except InputError as error:
+        print(f"gce: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("gce: stopped; nothing half-written is left, and the same command goes on from here", file=sys.stderr)
+        sys.exit(2)
+    except BrokenPipeError:
+        sys.exit(2)

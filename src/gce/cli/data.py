@@ -1,0 +1,284 @@
+"""`gce data ...`: data sets made, taken in, checked, replayed and shown."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+
+from gce.cli.progress import progress
+from gce.errors import InputError
+
+
+@dataclass(kw_only=True)
+class _Record:
+    """Record episodes of a world; an interrupted recording goes on when the same command is given again."""
+
+    out: Path
+    """The file to write."""
+    episodes: int
+    """How many episodes in all."""
+    objects: str
+    """How many objects a system has: a number, or a range such as 5-9."""
+    group_size: int
+    """How many episodes of each physical system."""
+    steps: int = 100
+    """Steps of an episode."""
+    seed: int = 0
+    """Decides everything random; the same seed gives the same bytes for any number of workers."""
+    workers: int = 1
+    """Processes to share the work."""
+    shard: str = "0/1"
+    """Record only part i of n, as i/n with i from 0 to n-1; `gce data merge` joins the parts."""
+    observation_noise: float = 0.0
+    """Noise on what is observed, as a share of the world's units (0.1 is 10%)."""
+    process_noise: float = 0.0
+    """Noise on the state at each step, as a share of the world's units."""
+
+    def run(self) -> None:
+        objects, shard = parse_objects(self.objects), parse_shard(self.shard)
+        from gce.recording import Recording, Shard, record
+
+        recording = Recording(
+            world=self._world(),
+            episodes=self.episodes,
+            objects=objects,
+            group_size=self.group_size,
+            seed=self.seed,
+            steps=self.steps,
+            observation_noise=self.observation_noise,
+            process_noise=self.process_noise,
+            settings=self._settings(),
+        )
+        part = Shard(*shard)
+        total = sum(recording.episodes_of(g) for g in part.groups(recording))
+        with progress(f"recording {recording.world}", total) as done:
+            record(recording, self.out, workers=self.workers, shard=part, progress=done)
+        print(f"{self.out}: {total} episodes of {recording.world}", file=sys.stderr)
+
+    def _world(self) -> str:
+        raise AssertionError("a world's own command says which it is")
+
+    def _settings(self) -> dict[str, Any]:
+        return {}
+
+
+@dataclass(kw_only=True)
+class RecordRope(_Record):
+    """Record ropes: chains of masses whose top one is pushed along a rail."""
+
+    episodes: int = 10_000
+    objects: str = "5-9"
+    group_size: int = 25
+
+    def _world(self) -> str:
+        return "rope"
+
+
+@dataclass(kw_only=True)
+class RecordSoft(_Record):
+    """Record soft robots on a fixed foot."""
+
+    episodes: int = 50_000
+    objects: str = "5-9"
+    group_size: int = 25
+
+    def _world(self) -> str:
+        return "soft"
+
+
+@dataclass(kw_only=True)
+class RecordSwim(_Record):
+    """Record soft robots that swim."""
+
+    episodes: int = 50_000
+    objects: str = "5-9"
+    group_size: int = 25
+
+    def _world(self) -> str:
+        return "swim"
+
+
+@dataclass(kw_only=True)
+class RecordGrid(_Record):
+    """Record power grids on random graphs."""
+
+    episodes: int = 10_000
+    objects: str = "50-100"
+    group_size: int = 10
+    topology: Literal["erdos_renyi", "ring", "lattice"] = "erdos_renyi"
+    """The graphs: random, cycles or 2D grids."""
+
+    def _world(self) -> str:
+        return "grid"
+
+    def _settings(self) -> dict[str, Any]:
+        return {"topology": self.topology}
+
+
+@dataclass
+class Merge:
+    """Join shards of one recording, or files of one world, into one file."""
+
+    files: tyro.conf.Positional[tuple[Path, ...]]
+    """The files to join."""
+    out: Path
+    """The file to write."""
+
+    def run(self) -> None:
+        from gce.recording import merge
+        from gce.trajectory import Dataset
+
+        if not self.files:
+            raise InputError("there are no files to merge; name at least one")
+        total = 0
+        for file in self.files:
+            with Dataset.open(file) as data:
+                total += len(data)
+        with progress("merging", total) as done:
+            merge(self.files, self.out, done)
+        print(f"{self.out}: {total} episodes", file=sys.stderr)
+
+
+@dataclass
+class Import:
+    """Take in recordings of a world: npz files, one physical system a file."""
+
+    files: tyro.conf.Positional[tuple[Path, ...]]
+    """The recordings; episodes keep the order of files and rows."""
+    world: str
+    """The world they are of: rope, soft, swim or grid."""
+    out: Path
+    """The file to write."""
+
+    def run(self) -> None:
+        from gce.replay import import_recordings
+
+        if not self.files:
+            raise InputError("there are no files to import; name at least one")
+        count = import_recordings(self.files, self.world, self.out)
+        print(f"{self.out}: {count} episodes of {len(self.files)} systems", file=sys.stderr)
+
+
+@dataclass
+class Replay:
+    """Simulate every episode's actions again and tell how far the positions differ from the recorded ones."""
+
+    file: tyro.conf.Positional[Path]
+    """A data set file."""
+    json: bool = False
+    """Print JSON on standard output."""
+
+    def run(self) -> None:
+        from gce import __version__
+        from gce.replay import position_errors
+        from gce.trajectory import Dataset
+
+        with Dataset.open(self.file) as data, progress("replaying", len(data)) as done:
+            errors = position_errors(data, progress=done)
+            answer = {
+                "max_position_error": {str(step): error for step, error in errors.items()},
+                "world": data.world,
+                "episodes": len(data),
+                "version": __version__,
+            }
+        if self.json:
+            print(json.dumps(answer))
+        else:
+            for step, error in errors.items():
+                print(f"largest position error up to step {step}: {error:.3g}")
+
+
+@dataclass
+class Check:
+    """Read a data set file to the end and tell everything that is wrong with it."""
+
+    file: tyro.conf.Positional[Path]
+    """A data set file."""
+
+    def run(self) -> None:
+        from gce.trajectory import Dataset, check_file
+
+        problems = check_file(self.file)
+        if problems:
+            raise InputError("\ngce: ".join(problems))
+        with Dataset.open(self.file) as data:
+            groups, lengths = len(set(data.groups.tolist())), data.lengths
+            steps = f"{lengths.min()}" if lengths.min() == lengths.max() else f"{lengths.min()}-{lengths.max()}"
+            print(
+                f"{self.file}: good; {len(data)} episodes of {groups} systems, {steps} steps each, world {data.world}"
+            )
+
+
+@dataclass
+class Show:
+    """Draw an episode: an animation (.mp4, .gif) or a strip of pictures (.png)."""
+
+    file: tyro.conf.Positional[Path]
+    """A data set file."""
+    out: Path
+    """The picture to write; its ending says which kind."""
+    episode: int = 0
+    """Which episode, from 0."""
+
+    def run(self) -> None:
+        if self.out.suffix not in (".mp4", ".gif", ".png"):
+            raise InputError(f"{self.out} must end in .mp4, .gif or .png")
+        from gce.plots import episode_frames, write_animation, write_strip
+        from gce.trajectory import Dataset
+
+        with Dataset.open(self.file) as data:
+            if not 0 <= self.episode < len(data):
+                raise InputError(f"{self.file} has the episodes 0 to {len(data) - 1}, asked for {self.episode}")
+            episode, world = data[self.episode], data.world
+            rate = 1 / data.metadata.get("dt", 1 / 50)
+        if self.out.suffix == ".png":
+            steps = [round(k * episode.length / 7) for k in range(8)]
+            write_strip(list(episode_frames(world, episode, steps)), self.out)
+        else:
+            write_animation(episode_frames(world, episode, range(episode.length + 1)), self.out, rate)
+        print(self.out, file=sys.stderr)
+
+
+@dataclass
+class Data:
+    """Record, import, check, replay and show data sets."""
+
+    command: (
+        Annotated[RecordRope, tyro.conf.subcommand("rope")]
+        | Annotated[RecordSoft, tyro.conf.subcommand("soft")]
+        | Annotated[RecordSwim, tyro.conf.subcommand("swim")]
+        | Annotated[RecordGrid, tyro.conf.subcommand("grid")]
+        | Annotated[Merge, tyro.conf.subcommand("merge")]
+        | Annotated[Import, tyro.conf.subcommand("import")]
+        | Annotated[Replay, tyro.conf.subcommand("replay")]
+        | Annotated[Check, tyro.conf.subcommand("check")]
+        | Annotated[Show, tyro.conf.subcommand("show")]
+    )
+
+    def run(self) -> None:
+        self.command.run()
+
+
+def parse_objects(text: str) -> tuple[int, int]:
+    """'7' or '5-9'."""
+    found = re.fullmatch(r"(\d+)(?:-(\d+))?", text.strip())
+    if not found:
+        raise InputError(f"--objects is {text!r}, expected a number or a range such as 5-9")
+    low, high = int(found[1]), int(found[2] or found[1])
+    if not 1 <= low <= high:
+        raise InputError(f"--objects is {text!r}, expected at least 1 and the smaller number first, such as 5-9")
+    return low, high
+
+
+def parse_shard(text: str) -> tuple[int, int]:
+    """'i/n'."""
+    found = re.fullmatch(r"(\d+)/(\d+)", text.strip())
+    if not found:
+        raise InputError(f"--shard is {text!r}, expected i/n such as 0/4")
+    return int(found[1]), int(found[2])

@@ -1,0 +1,29 @@
+"""The four worlds, and their Gymnasium names gce/Rope-v0, gce/Soft-v0, gce/Swim-v0 and gce/PowerGrid-v0."""
+
+from __future__ import annotations
+
+import gymnasium as gym
+
+from gce.envs.base import GraphEnv, Policy
+from gce.envs.grid import PowerGrid
+from gce.envs.padded import PaddedEnv
+from gce.envs.rope import Rope
+from gce.envs.soft import Soft
+from gce.envs.swim import Swim
+from gce.errors import InputError
+
+__all__ = ["WORLDS", "GraphEnv", "PaddedEnv", "Policy", "PowerGrid", "Rope", "Soft", "Swim", "world_named"]
+
+WORLDS: dict[str, type[GraphEnv]] = {world.world: world for world in (Rope, Soft, Swim, PowerGrid)}
+
+
+def world_named(name: str) -> type[GraphEnv]:
+    if name not in WORLDS:
+        raise InputError(f"there is no world {name!r}; the worlds are {', '.join(WORLDS)}")
+    return WORLDS[name]
+
+
+for _world in WORLDS.values():
+    gym.register(
+        f"gce/{_world.__name__}-v0", entry_point=f"{_world.__module__}:{_world.__name__}", max_episode_steps=1000
+    )

@@ -1,0 +1,247 @@
+"""What every world answers: its graph, its actions and bounds, its observations, and how to draw it.
+
+A world is a Gymnasium environment of graphs. `reset` draws a random system (or takes the parameters given), `step`
+takes one action a node. Beside the Gymnasium interface, `run` records an episode in a tight loop; both drive the
+same three methods of a world: `_begin`, `_advance` and `_observation`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.spaces import Box, Discrete, GraphInstance
+from gymnasium.spaces import Graph as GraphSpace
+from jaxtyping import Bool, Float, UInt8
+
+from gce.errors import InputError
+from gce.graph import Graph
+
+Policy = Callable[[int], Float[np.ndarray, "nodes action"]]
+"""The actions of step t; it may look at the environment it acts on."""
+
+OPTIONS = ("objects", "parameters", "observation_noise", "process_noise", "goal")
+
+
+class GraphEnv(gym.Env[GraphInstance, np.ndarray]):
+    """One system of interacting objects.
+
+    observation: a graph instance; `nodes` is [nodes, coordinates], `edges` the relation type of each edge and
+        `edge_links` its (sender, receiver).
+    action: [nodes, action coordinates] in physical units; rows of nodes that are not actuated are ignored. Actions
+        are not clipped unless a world says so: the bounds are what a controller keeps to.
+    reward: minus the stage cost to the goal (0 without a goal), see `stage_cost`.
+
+    objects: how many objects a drawn system has, a number or a (low, high) range. With a range the spaces change
+        at every reset; `PaddedEnv` gives them one size.
+    """
+
+    world: ClassVar[str]
+    dt: ClassVar[float]
+    Parameters: ClassVar[type]
+    observation_names: ClassVar[tuple[str, ...]]
+    position_names: ClassVar[tuple[str, ...]]
+    action_names: ClassVar[tuple[str, ...]]
+    observation_std: ClassVar[np.ndarray]
+    """Fixed units: what errors are measured in, and noise is a share of."""
+    action_std: ClassVar[np.ndarray]
+    action_limit: ClassVar[float]
+    action_weight: ClassVar[float]
+    """The weight of squared actions in the reported cost."""
+    num_relations: ClassVar[int]
+    object_range: ClassVar[tuple[int, int]]
+    """Sizes of the systems recorded for training."""
+    group_size: ClassVar[int]
+    """Episodes recorded of one physical system."""
+
+    metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 50}
+
+    graph: Graph
+    parameters: Any
+
+    def __init__(self, objects: int | tuple[int, int] = 7, render_mode: str | None = None) -> None:
+        low, high = (objects, objects) if isinstance(objects, int) else objects
+        if not 1 <= low <= high:
+            raise InputError(f"objects must be a positive number or a range of them, got {objects}")
+        if render_mode not in (None, *self.metadata["render_modes"]):
+            raise InputError(f"render_mode is {render_mode!r}, expected None or 'rgb_array'")
+        self.objects = (low, high)
+        self.render_mode = render_mode
+        unbounded = np.full(len(self.observation_names), np.inf)
+        self.observation_space = GraphSpace(
+            node_space=Box(-unbounded, unbounded, dtype=np.float64), edge_space=Discrete(self.num_relations)
+        )
+        self._set_action_space(low)
+
+    # ---- what a world defines ----
+
+    @abstractmethod
+    def draw_parameters(self, rng: np.random.Generator, num_objects: int) -> Any:
+        """The parameters of a random system with so many objects."""
+
+    @abstractmethod
+    def build_graph(self, parameters: Any) -> Graph:
+        """The graph of a system: relations, attributes, tied coordinates."""
+
+    @abstractmethod
+    def excitation(self, rng: np.random.Generator, steps: int) -> Policy:
+        """The world's generator of recorded actions, for one episode of the current system."""
+
+    @abstractmethod
+    def _begin(self) -> None:
+        """Put the simulator at the start of the system `self.parameters`."""
+
+    @abstractmethod
+    def _advance(self, action: np.ndarray) -> None:
+        """Simulate one step."""
+
+    @abstractmethod
+    def _observation(self) -> np.ndarray:
+        """The current observation, without noise."""
+
+    @abstractmethod
+    def draw(
+        self,
+        observation: np.ndarray,
+        action: np.ndarray | None = None,
+        goal: np.ndarray | None = None,
+    ) -> UInt8[np.ndarray, "height width 3"]:
+        """A picture of an observation of the current system, with the goal and the action."""
+
+    @property
+    @abstractmethod
+    def actuated(self) -> Bool[np.ndarray, " nodes"]:
+        """Which nodes take an action."""
+
+    # ---- what a controller asks ----
+
+    @property
+    def action_bounds(self) -> tuple[np.ndarray, np.ndarray]:
+        """(lowest, highest) action of every node, both 0 where a node is not actuated."""
+        high = np.where(self.actuated[:, None], self.action_limit, 0.0) * np.ones(len(self.action_names))
+        return -high, high
+
+    @property
+    def positions(self) -> Bool[np.ndarray, " coordinates"]:
+        """Which coordinates of an observation are positions."""
+        return np.isin(self.observation_names, self.position_names)
+
+    def stage_cost(self, observation: np.ndarray, goal: np.ndarray, action: np.ndarray) -> float:
+        """|(o - goal) / std|^2 + action_weight |a / action std|^2, the reported cost of one step."""
+        miss = (observation - goal) / self.observation_std
+        effort = np.where(self.actuated[:, None], action, 0.0) / self.action_std
+        return float(np.sum(miss**2) + self.action_weight * np.sum(effort**2))
+
+    # ---- Gymnasium ----
+
+    def reset(
+        self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
+    ) -> tuple[GraphInstance, dict[str, Any]]:
+        """Start a system: drawn at random, or as the options say.
+
+        options: objects (a number), parameters (the world's Parameters or a mapping with some of their fields; the
+            others are drawn), observation_noise and process_noise (shares of the fixed units), goal (an observation).
+        """
+        super().reset(seed=seed)
+        options = dict(options or {})
+        for name in options:
+            if name not in OPTIONS:
+                raise InputError(f"{self.world} has no reset option {name!r}; the options are {', '.join(OPTIONS)}")
+        self.parameters = self._parameters(options)
+        self.graph = self.build_graph(self.parameters)
+        self._set_action_space(self.graph.num_nodes)
+        self.observation_noise = _share("observation_noise", options)
+        self.process_noise = _share("process_noise", options)
+        self._action = np.zeros(self.action_space.shape or ())
+        self.goal = None if options.get("goal") is None else self._check_goal(options["goal"])
+        self._begin()
+        return self._instance(self.observe()), {"parameters": dataclasses.asdict(self.parameters)}
+
+    def step(self, action: np.ndarray) -> tuple[GraphInstance, float, bool, bool, dict[str, Any]]:
+        self._action = self._check_action(action)
+        self._advance(self._action)
+        cost = 0.0 if self.goal is None else self.stage_cost(self._observation(), self.goal, self._action)
+        return self._instance(self.observe()), -cost, False, False, {}
+
+    def observe(self) -> Float[np.ndarray, "nodes coordinates"]:
+        """The current observation, with noise where it was asked for."""
+        return self._noisy(self._observation())
+
+    def run(self, policy: Policy, steps: int) -> tuple[np.ndarray, np.ndarray]:
+        """Act for so many steps: observations [steps+1, nodes, coordinates] and actions [steps, nodes, action]."""
+        observations, actions = [self._observation()], []
+        for t in range(steps):
+            actions.append(policy(t))
+            self._advance(actions[-1])
+            observations.append(self._observation())
+        return self._noisy(np.stack(observations)), np.stack(actions)
+
+    def render(self) -> Any:
+        return self.draw(self._observation(), self._action, self.goal) if self.render_mode == "rgb_array" else None
+
+    # ---- inside ----
+
+    def _parameters(self, options: dict[str, Any]) -> Any:
+        given = options.get("parameters", {})
+        if isinstance(given, self.Parameters):
+            return given
+        low, high = self.objects
+        count = int(options.get("objects", self.np_random.integers(low, high + 1)))
+        if count < 1:
+            raise InputError(f"objects is {count}, expected at least 1")
+        known = [field.name for field in dataclasses.fields(self.Parameters)]
+        for name in given:
+            if name not in known:
+                raise InputError(f"{self.world} has no parameter {name!r}; its parameters are {', '.join(known)}")
+        if all(name in given for name in known):
+            return self.Parameters(**given)
+        return dataclasses.replace(self.draw_parameters(self.np_random, count), **given)
+
+    def _set_action_space(self, nodes: int) -> None:
+        limit = np.full((nodes, len(self.action_names)), self.action_limit)
+        self.action_space = Box(-limit, limit, dtype=np.float64)
+
+    def _check_action(self, action: np.ndarray) -> np.ndarray:
+        action = np.asarray(action, dtype=np.float64)
+        if action.shape != self.action_space.shape:
+            raise InputError(f"the action has shape {action.shape}, expected {self.action_space.shape}: a row a node")
+        if not np.isfinite(action).all():
+            raise InputError(f"the action of node {np.argwhere(~np.isfinite(action))[0][0]} is not a finite number")
+        return action
+
+    def _check_goal(self, goal: np.ndarray) -> np.ndarray:
+        goal = np.asarray(goal, dtype=np.float64)
+        expected = (self.graph.num_nodes, len(self.observation_names))
+        if goal.shape != expected or not np.isfinite(goal).all():
+            raise InputError(f"the goal must be finite numbers of shape {expected}, got shape {goal.shape}")
+        return goal
+
+    def _instance(self, observation: np.ndarray) -> GraphInstance:
+        return GraphInstance(
+            nodes=observation,
+            edges=self.graph.edge_type.copy(),
+            edge_links=np.ascontiguousarray(self.graph.edge_index.T),
+        )
+
+    def _noisy(self, observations: np.ndarray) -> np.ndarray:
+        if self.observation_noise == 0:
+            return observations
+        noise = self.np_random.standard_normal(observations.shape)
+        return observations + self.observation_noise * self.observation_std * noise
+
+
+def _share(name: str, options: dict[str, Any]) -> float:
+    value = float(options.get(name, 0.0))
+    if not 0 <= value < np.inf:
+        raise InputError(f"{name} is {value}; give a share of the observations' units, 0.1 for 10%")
+    return value
+
+
+def check_choice(world: str, name: str, value: float, low: float, high: float) -> None:
+    """A physical parameter outside its range is refused with the range."""
+    if not low <= value <= high:
+        raise InputError(f"{world}: {name} is {value}, expected between {low} and {high}")

@@ -1,0 +1,294 @@
+"""Power grid: node voltages that drift from their references under load, held by reactive power at generators.
+
+The equations, their symbols and the integrator are those of `gce.envs.grid_batch`; here are the random grids, the
+environment, its linear model and its picture.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+from scipy.optimize import brentq
+from scipy.sparse.linalg import splu
+
+from gce.envs.base import GraphEnv, Policy
+from gce.envs.drawing import Canvas, Colour, blend
+from gce.envs.grid_batch import (
+    ACTION_LIMIT,
+    OBSERVATION_STD,
+    SUBSTEP,
+    SUBSTEPS,
+    GridBatch,
+    GridEquations,
+    GridParameters,
+)
+from gce.errors import InputError
+from gce.graph import Graph, erdos_renyi, lattice, ring
+
+__all__ = ["NODE_ATTRIBUTES", "GridBatch", "GridParameters", "PowerGrid"]
+
+NODE_ATTRIBUTES = ("is_generator", "K", "M", "D", "q0", "total_susceptance", "stress", "offset")
+
+STRENGTH = {"erdos_renyi": 8.0, "lattice": 16.0, "ring": 32.0}
+"""Mean over nodes of the susceptance of a node's lines: sparse topologies get stronger lines, to be as stiff."""
+EDGE_PROBABILITY = 0.15
+HOLDS = (1, 5, 10, 25)
+"""Steps a recorded action is held: short ones excite the network's fast modes, long ones the slow common mode."""
+
+LOW, NEUTRAL, HIGH = (44, 96, 178), (244, 243, 236), (196, 52, 48)
+SATURATION = 0.1
+FAINT = (208, 211, 214)
+
+
+class PowerGrid(GraphEnv):
+    """Voltages of a grid of generators and loads, pushed by reactive power at the generators.
+
+    Description: nodes with a voltage v (over its reference, 1 p.u.) joined by lines. Generators, 20-50% of the
+        nodes, hold their voltage with droop; every node carries a voltage-dependent load. A scheduled stress on the
+        loads and an offset at the generators move the equilibrium 5.5-7.5% (rms) away from 1; the loads also
+        fluctuate (6% of each node's own, 1.5% common, over 1 s).
+    Action: reactive power at a generator [p.u.], held over the step. This world clips it to +-0.5.
+    Observation, each node: v [1], dv, its rate [1/s]; a step is 0.05 s.
+    Node attributes: `NODE_ATTRIBUTES`; stress and offset are what a dispatcher's forecast would give, and without
+        them the observation would not tell where the voltages are heading. Edge attribute: the line's susceptance.
+    Relations: 0 generator from generator, 1 generator from load, 2 load from generator, 3 load from load,
+        4 generator itself, 5 load itself. Node types: 0 generator, 1 load.
+    Start: the equilibrium without action plus N(0, 0.002), at rest; the load noise in its stationary law.
+    Recorded actions: uniform in +-0.5, drawn anew every 1, 5, 10 or 25 steps, a number drawn for each generator.
+    Goal: v = 1 at rest unless another is given. Termination: none.
+
+    topology: of drawn grids: "erdos_renyi" (edge probability 0.15, connected), "ring" or "lattice" (a 2D grid, as
+        square as the number of nodes allows, its last row perhaps not full).
+    """
+
+    world = "grid"
+    dt = SUBSTEPS * SUBSTEP
+    Parameters = GridParameters
+    observation_names = ("v", "dv")
+    position_names = ("v",)
+    action_names = ("reactive_power",)
+    observation_std = OBSERVATION_STD
+    # The std of a uniform draw in +-0.5 is 0.289.
+    action_std = np.array([0.29])
+    action_limit = ACTION_LIMIT
+    action_weight = 0.01
+    num_relations = 6
+    object_range = (50, 100)
+    group_size = 10
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["rgb_array"], "render_fps": 20}  # type: ignore[misc]
+
+    parameters: GridParameters
+
+    def __init__(
+        self,
+        objects: int | tuple[int, int] = 50,
+        topology: str = "erdos_renyi",
+        render_mode: str | None = None,
+    ) -> None:
+        if topology not in STRENGTH:
+            raise InputError(f"grid: topology is {topology!r}, expected one of {', '.join(STRENGTH)}")
+        super().__init__(objects, render_mode)
+        self.topology = topology
+        self._drawn: tuple[GridParameters, np.ndarray] | None = None
+
+    # ---- the random grid ----
+
+    def draw_parameters(self, rng: np.random.Generator, num_objects: int) -> GridParameters:
+        n = num_objects
+        lines = draw_lines(self.topology, n, rng)
+        susceptance = np.exp(0.3 * rng.standard_normal(len(lines)))
+        susceptance *= STRENGTH[self.topology] * n / (2 * susceptance.sum() if len(lines) else 1.0)
+
+        def around(value: float) -> np.ndarray:
+            return value * rng.uniform(0.8, 1.2, n)
+
+        is_generator = np.zeros(n, bool)
+        is_generator[rng.permutation(n)[: max(1, round(rng.uniform(0.2, 0.5) * n))]] = True
+        gain, voltage_time, filter_time = around(1.2), around(0.6), around(0.1)
+        calm: dict[str, Any] = {
+            "lines": lines,
+            "susceptance": susceptance,
+            "is_generator": is_generator,
+            "gain": np.where(is_generator, gain, 0.0),
+            "inertia": np.where(is_generator, voltage_time * filter_time * gain, around(0.02)),
+            "damping": np.where(is_generator, (voltage_time + filter_time) * gain, around(0.3)),
+            "load": rng.uniform(0.1, 0.3, n),
+        }
+        sign = 1 if rng.random() < 0.75 else -1
+        stress = sign * rng.uniform(0.11, 0.22) + _centred(0.11 * rng.standard_normal(n))
+        offset = np.zeros(n)
+        offset[is_generator] = _centred(0.15 * rng.standard_normal(int(is_generator.sum())))
+        equations = GridEquations.of(GridParameters(**calm | {"stress": np.zeros(n), "offset": np.zeros(n)}))
+        factor = stress_factor(equations, stress, offset, target=rng.uniform(0.055, 0.075))
+        return GridParameters(**calm | {"stress": factor * stress, "offset": factor * offset})
+
+    def build_graph(self, parameters: GridParameters) -> Graph:
+        p = parameters
+        lines = np.array(p.lines, np.int64).reshape(-1, 2)
+        is_load = 1 - np.array(p.is_generator, np.int64)
+        pairs, susceptance = np.concatenate([lines, lines[:, ::-1]]), np.tile(p.susceptance, 2)
+        total = np.bincount(pairs[:, 1], susceptance, p.num_nodes)
+        columns = (p.is_generator, p.gain, p.inertia, p.damping, p.load, total, p.stress, p.offset)
+        return Graph.from_edges(
+            p.num_nodes,
+            pairs,
+            edge_type=2 * is_load[pairs[:, 1]] + is_load[pairs[:, 0]],
+            node_type=is_load,
+            node_attributes=np.stack([np.asarray(column, np.float64) for column in columns], axis=1),
+            edge_attributes=susceptance,
+            self_type=4 + is_load,
+        )
+
+    @property
+    def actuated(self) -> Bool[np.ndarray, " nodes"]:
+        return np.array(self.parameters.is_generator)
+
+    def excitation(self, rng: np.random.Generator, steps: int) -> Policy:
+        generators = np.flatnonzero(self.actuated)
+        holds = rng.choice(HOLDS, len(generators))
+        levels = rng.uniform(-ACTION_LIMIT, ACTION_LIMIT, (steps, len(generators)))
+        # Rounded to single precision, as stored, so that a replay is exact.
+        levels = levels.astype(np.float32).astype(np.float64)
+        push = np.zeros((steps, self.parameters.num_nodes, 1))
+        push[:, generators, 0] = np.take_along_axis(levels, np.arange(steps)[:, None] // holds, axis=0)
+        return lambda t: push[t]
+
+    def stage_cost(self, observation: np.ndarray, goal: np.ndarray | None, action: np.ndarray) -> float:
+        """|v - goal v|^2 + 0.01 |u|^2 in p.u. with the clipped u; v = 1 is the goal where none is given."""
+        reference = 1.0 if goal is None else goal[:, 0]
+        u = np.clip(np.where(self.actuated[:, None], action, 0.0), -ACTION_LIMIT, ACTION_LIMIT)
+        return float(np.sum((observation[:, 0] - reference) ** 2) + self.action_weight * np.sum(u**2))
+
+    # ---- physics ----
+
+    def _begin(self) -> None:
+        if self.goal is None:
+            self.goal = np.tile([1.0, 0.0], (self.parameters.num_nodes, 1))
+        self._batch = GridBatch([self.parameters])
+        # A spawned stream: the loads are the same for a seed whether the parameters were drawn or given.
+        self._batch.reset(self.np_random.spawn(1), self.process_noise)
+
+    def _advance(self, action: np.ndarray) -> None:
+        self._batch.step(action[:, 0])
+
+    def _observation(self) -> np.ndarray:
+        return self._batch.observe()
+
+    def linearised(
+        self,
+    ) -> tuple[Float[np.ndarray, "states states"], Float[np.ndarray, "states nodes"], Float[np.ndarray, " states"]]:
+        """(A, B, c) of x' = A x + B u + c, one step of x = [v; dv] linearised at v = 1, dv = u = 0.
+
+        The stress and the offset are known, the load noise is 0. A column of B for every node, 0 at loads; the
+        derivatives are those of the two discrete substeps, the second taken where the first leads. Dense, for up
+        to a few hundred nodes.
+        """
+        equations, h, n = GridEquations.of(self.parameters), SUBSTEP, self.parameters.num_nodes
+        solve, eye = splu(equations.step_matrix()).solve, np.eye(n)
+        from_w, from_u = solve(2 * np.diag(equations.inertia)), solve(h * np.diag(equations.is_generator * 1.0))
+        start = np.concatenate([np.ones(n), np.zeros(n)])
+        x, A, B = start, np.eye(2 * n), np.zeros((2 * n, n))
+        for _ in range(SUBSTEPS):
+            v, w = x[:n], x[n:]
+            from_v = solve(h * equations.slope(v).toarray())
+            along = np.block([[eye + h * from_v, h * from_w], [2 * from_v, 2 * from_w - eye]])
+            A, B = along @ A, along @ B + np.concatenate([h * from_u, 2 * from_u])
+            middle = solve(2 * equations.inertia * w + h * equations.force(v))
+            x = np.concatenate([v + h * middle, 2 * middle - w])
+        return A, B, x - A @ start
+
+    # ---- picture ----
+
+    def draw(self, observation: np.ndarray, action: np.ndarray | None = None, goal: np.ndarray | None = None) -> Any:
+        places = self._layout()
+        canvas = Canvas(left=-1.08, right=1.08, bottom=-1.0, top=1.0, width=640)
+        reference = np.ones(len(places)) if goal is None else goal[:, 0]
+        miss = observation[:, 0] - reference
+        size = float(np.clip(0.25 / np.sqrt(len(places)), 0.006, 0.05))
+        # Many links fade into a texture; few are drawn stronger.
+        links = blend(canvas.LINK, FAINT, len(self.parameters.lines) / 200)
+        for i, j in self.parameters.lines:
+            canvas.line(places[[i, j]], links, 0.004)
+        square = size * np.array([(-1, -1), (-1, 1), (1, 1), (1, -1)])
+        for (x, y), generates, value in zip(places, self.parameters.is_generator, miss, strict=True):
+            if generates:
+                canvas.polygon(np.add(square, (x, y)), voltage_colour(value), canvas.ACTUATED, 0.22 * size)
+            else:
+                canvas.circle((x, y), size, fill=voltage_colour(value), outline=canvas.LINK)
+        if action is not None:
+            for i in np.flatnonzero(self.actuated).tolist():
+                u = float(np.clip(action[i, 0], -ACTION_LIMIT, ACTION_LIMIT)) / ACTION_LIMIT
+                x, y = places[i] + (1.7 * size, 0)
+                canvas.arrow((x, y - 1.5 * size * u), (x, y + 1.5 * size * u), canvas.ACTION, 0.3 * size)
+        rms, worst = np.sqrt(np.mean(miss**2)), np.abs(miss).max()
+        canvas.text((-1.05, 0.98), f"rms deviation {100 * rms:.1f}%   worst {100 * worst:.1f}%")
+        canvas.text((0.54, 0.98), "-10%")
+        for k in range(21):
+            left = 0.7 + 0.01 * k
+            canvas.line([(left, 0.945), (left + 0.01, 0.945)], voltage_colour((k - 10) * SATURATION / 10), 0.03)
+        canvas.text((0.94, 0.98), "+10%")
+        return canvas.image()
+
+    def _layout(self) -> Float[np.ndarray, "nodes 2"]:
+        """Places in [-1, 1] x [-0.9, 0.9], the same at every call for a grid."""
+        if self._drawn is None or self._drawn[0] is not self.parameters:
+            self._drawn = self.parameters, layout(self.parameters)
+        return self._drawn[1]
+
+
+def draw_lines(topology: str, num_nodes: int, rng: np.random.Generator) -> Int[np.ndarray, "lines 2"]:
+    """The lines of a random topology."""
+    if topology == "ring":
+        return ring(num_nodes)
+    if topology == "erdos_renyi":
+        return erdos_renyi(num_nodes, EDGE_PROBABILITY, rng)
+    columns = int(np.ceil(np.sqrt(num_nodes)))
+    lines = lattice(-(-num_nodes // columns), columns)
+    return lines[(lines < num_nodes).all(axis=1)]
+
+
+def stress_factor(equations: GridEquations, stress: np.ndarray, offset: np.ndarray, target: float) -> float:
+    """The factor on (stress, offset) whose equilibrium is `target` away from v = 1, rms."""
+
+    def excess(factor: float) -> float:
+        scaled = replace(equations, stress=factor * stress, source=equations.source + factor * offset)
+        v = scaled.equilibrium()
+        # No equilibrium is more severe than any target; 1 p.u. stands for it.
+        return (1.0 if v is None else float(np.sqrt(np.mean((v - 1) ** 2)))) - target
+
+    high = 1.0
+    while excess(high) < 0:
+        high *= 2
+    factor = float(brentq(excess, 0.0, high, xtol=1e-12))
+    if abs(excess(factor)) > 1e-6:
+        raise InputError(f"grid: no stress moves this grid's equilibrium {target:.3f} away from 1; draw another grid")
+    return factor
+
+
+def layout(parameters: GridParameters) -> Float[np.ndarray, "nodes 2"]:
+    """Places in [-1, 1] x [-0.9, 0.9] by networkx: shortest-path distances for small grids, springs for large ones."""
+    import networkx
+
+    graph = networkx.Graph()
+    graph.add_nodes_from(range(parameters.num_nodes))
+    graph.add_edges_from(parameters.lines)
+    if parameters.num_nodes <= 150:
+        placed = networkx.kamada_kawai_layout(graph)
+    else:
+        start = networkx.spectral_layout(graph)
+        placed = networkx.spring_layout(graph, pos=start, seed=0)
+    places = np.array([placed[i] for i in range(parameters.num_nodes)])
+    span = np.maximum(np.ptp(places, axis=0), 1e-9)
+    return (2 * (places - places.min(axis=0)) / span - 1) * (0.96, 0.86) - (0, 0.05)
+
+
+def voltage_colour(miss: float) -> Colour:
+    """Blue below the reference, white at it, red above; a miss of 0.1 saturates."""
+    return blend(NEUTRAL, HIGH if miss > 0 else LOW, abs(miss) / SATURATION)
+
+
+def _centred(values: np.ndarray) -> np.ndarray:
+    return values - values.mean()

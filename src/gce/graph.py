@@ -1,0 +1,376 @@
+"""Graphs of interacting objects: nodes and edges with types, random topologies, and tied coordinates.
+
+An edge runs from a sender j to a receiver i and says that j's state acts on i's next state. Every node is a
+neighbour of itself (the paper's inclusive neighbourhood E(i)), so each has exactly one self-edge, with a type
+like any other edge. `edge_index` is laid out as in PyTorch Geometric: row 0 the senders, row 1 the receivers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jaxtyping import Float, Int
+from numpy.typing import ArrayLike
+from scipy import sparse
+from scipy.sparse.csgraph import connected_components
+
+from gce.errors import InputError
+
+if TYPE_CHECKING:
+    import networkx
+    from torch_geometric.data import Data
+
+
+@dataclass(frozen=True, eq=False)
+class Graph:
+    """Typed nodes, directed typed edges, and which coordinates of different nodes are one.
+
+    Build one with `from_edges` and its kin, which add what is missing; the constructor takes finished arrays and
+    only checks them.
+
+    tied: an id for every coordinate of every node. Coordinates with the same id are the same physical quantity
+        (two boxes that share a corner share its position); `merge` makes them equal. None: nothing is tied.
+    """
+
+    edge_index: Int[np.ndarray, "2 edges"]
+    edge_type: Int[np.ndarray, " edges"]
+    node_type: Int[np.ndarray, " nodes"]
+    node_attributes: Float[np.ndarray, "nodes node_features"]
+    edge_attributes: Float[np.ndarray, "edges edge_features"]
+    tied: Int[np.ndarray, "nodes coordinates"] | None = None
+
+    def __post_init__(self) -> None:
+        nodes, edges = len(self.node_type), self.edge_index.shape[1]
+        if nodes == 0:
+            raise InputError("a graph needs at least one node, got none")
+        for name, rows, expected in (
+            ("edge_type", len(self.edge_type), edges),
+            ("edge_attributes", len(self.edge_attributes), edges),
+            ("node_attributes", len(self.node_attributes), nodes),
+            ("tied", nodes if self.tied is None else len(self.tied), nodes),
+        ):
+            if rows != expected:
+                raise InputError(f"{name} has {rows} rows, expected {expected}: one for each node or edge")
+        _check_numbering(self.edge_index, nodes)
+        for name, types in (("edge_type", self.edge_type), ("node_type", self.node_type)):
+            if types.size and types.min() < 0:
+                raise InputError(f"{name} has the value {types.min()}; types are numbered from 0")
+        for name, values in (("node_attributes", self.node_attributes), ("edge_attributes", self.edge_attributes)):
+            if not np.isfinite(values).all():
+                row, column = np.argwhere(~np.isfinite(values))[0]
+                raise InputError(f"{name} has {values[row, column]} in row {row}, column {column}; give finite numbers")
+        keys = self.receivers * nodes + self.senders
+        if len(np.unique(keys)) != edges:
+            repeated = _first_repeat(keys)
+            raise InputError(
+                f"the edge from node {repeated % nodes} to node {repeated // nodes} is given twice; "
+                "give each pair of nodes one edge in each direction"
+            )
+        selves = np.count_nonzero(self.senders == self.receivers)
+        if selves != nodes:
+            raise InputError(
+                f"{nodes - selves} of {nodes} nodes have no self-edge, but every node is a neighbour of itself; "
+                "Graph.from_edges adds the missing ones"
+            )
+
+    # ---- shape ----
+
+    @property
+    def num_nodes(self) -> int:
+        return len(self.node_type)
+
+    @property
+    def num_edges(self) -> int:
+        return len(self.edge_type)
+
+    @property
+    def senders(self) -> Int[np.ndarray, " edges"]:
+        return self.edge_index[0]
+
+    @property
+    def receivers(self) -> Int[np.ndarray, " edges"]:
+        return self.edge_index[1]
+
+    def neighbours(self, node: int) -> Int[np.ndarray, " neighbours"]:
+        """E(i): the senders of a node's incoming edges, itself included."""
+        return np.sort(self.senders[self.receivers == node])
+
+    def equals(self, other: Graph) -> bool:
+        """Same nodes, same edges in the same order, same attributes and ties."""
+        mine, theirs = self._arrays(), other._arrays()
+        return mine.keys() == theirs.keys() and all(np.array_equal(mine[k], theirs[k]) for k in mine)
+
+    def _arrays(self) -> dict[str, np.ndarray]:
+        return {k: v for k, v in vars(self).items() if isinstance(v, np.ndarray)}
+
+    # ---- tied coordinates ----
+
+    @cached_property
+    def _merging(self) -> sparse.csr_array | None:
+        """The matrix that replaces every coordinate by the mean of those it is tied to."""
+        if self.tied is None:
+            return None
+        _, ids, counts = np.unique(self.tied, return_inverse=True, return_counts=True)
+        ids = ids.reshape(-1)
+        member = sparse.csr_array((np.ones(ids.size), (np.arange(ids.size), ids)))
+        return (member / counts @ member.T).tocsr()
+
+    def merge(
+        self, values: Float[np.ndarray, "*batch nodes coordinates"]
+    ) -> Float[np.ndarray, "*batch nodes coordinates"]:
+        """Replace tied coordinates by their mean."""
+        if self._merging is None:
+            return values
+        flat = values.reshape(-1, self._merging.shape[0])
+        return (self._merging @ flat.T).T.reshape(values.shape).astype(values.dtype, copy=False)
+
+    # ---- relabelling ----
+
+    def permute(self, order: Sequence[int] | Int[np.ndarray, " nodes"]) -> Graph:
+        """The same graph with node `order[k]` called k."""
+        order = np.asarray(order)
+        if not np.array_equal(np.sort(order), np.arange(self.num_nodes)):
+            raise InputError(
+                f"order must hold each of the numbers 0 to {self.num_nodes - 1} once, got {order.tolist()}"
+            )
+        new_name = np.argsort(order)
+        edges = new_name[self.edge_index]
+        by_receiver = np.lexsort((edges[0], edges[1]))
+        return Graph(
+            edge_index=edges[:, by_receiver],
+            edge_type=self.edge_type[by_receiver],
+            node_type=self.node_type[order],
+            node_attributes=self.node_attributes[order],
+            edge_attributes=self.edge_attributes[by_receiver],
+            tied=None if self.tied is None else self.tied[order],
+        )
+
+    # ---- from and to other descriptions ----
+
+    @classmethod
+    def from_edges(
+        cls,
+        num_nodes: int,
+        edges: ArrayLike,
+        *,
+        edge_type: ArrayLike | None = None,
+        node_type: ArrayLike | None = None,
+        node_attributes: ArrayLike | None = None,
+        edge_attributes: ArrayLike | None = None,
+        self_type: ArrayLike | None = None,
+        undirected: bool = False,
+        tied: ArrayLike | None = None,
+    ) -> Graph:
+        """From (sender, receiver) pairs, sorted by receiver; missing self-edges are added.
+
+        self_type: the type of the added self-edges, one for all or one a node; by default the first unused type.
+        undirected: every pair is an edge in both directions.
+        """
+        if num_nodes < 1:
+            raise InputError(f"a graph needs at least one node, got num_nodes = {num_nodes}")
+        pairs = _integers("edges", edges).reshape(-1, 2)
+        _check_numbering(pairs.T, num_nodes)
+        kinds = np.zeros(len(pairs), np.int64) if edge_type is None else _integers("edge_type", edge_type)
+        given = _table("edge_attributes", edge_attributes, len(pairs))
+        if len(kinds) != len(pairs):
+            raise InputError(f"edge_type has {len(kinds)} entries for {len(pairs)} edges; give one each")
+        if undirected:
+            there = pairs[:, 0] != pairs[:, 1]
+            pairs = np.concatenate([pairs, pairs[there, ::-1]])
+            kinds, given = np.concatenate([kinds, kinds[there]]), np.concatenate([given, given[there]])
+
+        lonely = np.setdiff1d(np.arange(num_nodes), pairs[pairs[:, 0] == pairs[:, 1], 0])
+        if self_type is None:
+            self_type = kinds.max() + 1 if kinds.size else 0
+        self_kinds = np.broadcast_to(_integers("self_type", self_type), (num_nodes,))[lonely]
+        pairs = np.concatenate([pairs, np.stack([lonely, lonely], axis=1)])
+        kinds = np.concatenate([kinds, self_kinds])
+        given = np.concatenate([given, np.zeros((len(lonely), given.shape[1]))])
+
+        order = np.lexsort((pairs[:, 0], pairs[:, 1]))
+        return cls(
+            edge_index=np.ascontiguousarray(pairs[order].T),
+            edge_type=kinds[order],
+            node_type=np.zeros(num_nodes, np.int64) if node_type is None else _integers("node_type", node_type),
+            node_attributes=_table("node_attributes", node_attributes, num_nodes),
+            edge_attributes=given[order],
+            tied=None if tied is None else _integers("tied", tied),
+        )
+
+    @classmethod
+    def from_adjacency(cls, adjacency: Any, **options: Any) -> Graph:
+        """From a square matrix, dense or sparse: entry (i, j) not zero is an edge from sender j to receiver i."""
+        matrix = sparse.coo_array(adjacency)
+        if matrix.shape[0] != matrix.shape[1]:
+            raise InputError(f"an adjacency matrix is square, got {matrix.shape[0]} x {matrix.shape[1]}")
+        there = matrix.data != 0
+        return cls.from_edges(matrix.shape[0], np.stack([matrix.col[there], matrix.row[there]], axis=1), **options)
+
+    @classmethod
+    def from_relations(cls, relations: Int[np.ndarray, "nodes nodes"], **options: Any) -> Graph:
+        """From the matrix of relation types, entry (receiver, sender); -1 where there is no relation."""
+        receivers, senders = np.nonzero(np.asarray(relations) >= 0)
+        kinds = np.asarray(relations)[receivers, senders]
+        return cls.from_edges(len(relations), np.stack([senders, receivers], axis=1), edge_type=kinds, **options)
+
+    def relations(self) -> Int[np.ndarray, "nodes nodes"]:
+        """The matrix of relation types, entry (receiver, sender); -1 where there is no relation."""
+        matrix = np.full((self.num_nodes, self.num_nodes), -1, np.int64)
+        matrix[self.receivers, self.senders] = self.edge_type
+        return matrix
+
+    @classmethod
+    def from_networkx(cls, graph: networkx.Graph, **options: Any) -> Graph:
+        """From a networkx graph whose nodes are 0..N-1, with optional `type` and `attributes` on nodes and edges.
+
+        An undirected graph's edges run in both directions.
+        """
+        n = graph.number_of_nodes()
+        if set(graph.nodes) != set(range(n)):
+            raise InputError(
+                "nodes must be called 0 to N-1; networkx.convert_node_labels_to_integers(graph) renames them"
+            )
+        pairs = list(graph.edges(data=True))
+        options = {"undirected": not graph.is_directed()} | options
+        if any("type" in data for *_, data in pairs):
+            options["edge_type"] = [data.get("type", 0) for *_, data in pairs]
+        if any("attributes" in data for *_, data in pairs):
+            options["edge_attributes"] = [data["attributes"] for *_, data in pairs]
+        for key, option in (("type", "node_type"), ("attributes", "node_attributes")):
+            if any(key in graph.nodes[i] for i in range(n)):
+                options[option] = [graph.nodes[i][key] for i in range(n)]
+        return cls.from_edges(n, [(i, j) for i, j, _ in pairs], **options)
+
+    def to_networkx(self) -> networkx.DiGraph:
+        """A directed networkx graph with `type` and `attributes` on nodes and edges, self-edges included."""
+        import networkx
+
+        graph = networkx.DiGraph()
+        for i in range(self.num_nodes):
+            graph.add_node(i, type=int(self.node_type[i]), attributes=self.node_attributes[i].tolist())
+        for e in range(self.num_edges):
+            graph.add_edge(
+                int(self.senders[e]),
+                int(self.receivers[e]),
+                type=int(self.edge_type[e]),
+                attributes=self.edge_attributes[e].tolist(),
+            )
+        return graph
+
+    @classmethod
+    def from_pyg(cls, data: Data, **options: Any) -> Graph:
+        """From a PyTorch Geometric `Data`: x (node attributes), edge_index, edge_attr, edge_type, node_type, tied."""
+        for key, option in (
+            ("x", "node_attributes"),
+            ("edge_attr", "edge_attributes"),
+            ("edge_type", "edge_type"),
+            ("node_type", "node_type"),
+            ("tied", "tied"),
+        ):
+            value = getattr(data, key, None)
+            if value is not None:
+                options.setdefault(option, value.numpy())
+        edge_index = data.edge_index
+        if edge_index is None or data.num_nodes is None:
+            raise InputError("the PyTorch Geometric data has no edge_index or number of nodes; set both")
+        return cls.from_edges(data.num_nodes, edge_index.numpy().T, **options)
+
+    def to_pyg(self) -> Data:
+        """A PyTorch Geometric `Data` with x (node attributes), edge_index, edge_attr, edge_type, node_type, tied."""
+        import torch
+        from torch_geometric.data import Data
+
+        data = Data(
+            x=torch.as_tensor(self.node_attributes, dtype=torch.float64),
+            edge_index=torch.as_tensor(self.edge_index),
+            edge_attr=torch.as_tensor(self.edge_attributes, dtype=torch.float64),
+            edge_type=torch.as_tensor(self.edge_type),
+            node_type=torch.as_tensor(self.node_type),
+            num_nodes=self.num_nodes,
+        )
+        if self.tied is not None:
+            data.tied = torch.as_tensor(self.tied)
+        return data
+
+
+# ---- topologies ----
+
+
+def ring(num_nodes: int) -> Int[np.ndarray, "edges 2"]:
+    """The undirected edges of a cycle."""
+    if num_nodes < 3:
+        raise InputError(f"a ring needs at least 3 nodes, got {num_nodes}")
+    nodes = np.arange(num_nodes)
+    return np.stack([nodes, (nodes + 1) % num_nodes], axis=1)
+
+
+def lattice(rows: int, columns: int) -> Int[np.ndarray, "edges 2"]:
+    """The undirected edges of a 2D grid; node (r, c) is r * columns + c."""
+    if rows < 1 or columns < 1:
+        raise InputError(f"a 2D grid needs at least one row and column, got {rows} x {columns}")
+    nodes = np.arange(rows * columns).reshape(rows, columns)
+    across = np.stack([nodes[:, :-1], nodes[:, 1:]], axis=-1).reshape(-1, 2)
+    down = np.stack([nodes[:-1], nodes[1:]], axis=-1).reshape(-1, 2)
+    return np.concatenate([across, down])
+
+
+def erdos_renyi(
+    num_nodes: int, probability: float, rng: np.random.Generator, attempts: int = 1000
+) -> Int[np.ndarray, "edges 2"]:
+    """The undirected edges of a connected Erdos-Renyi graph, drawn again until it is connected."""
+    if num_nodes < 1 or not 0 < probability <= 1:
+        raise InputError(
+            f"an Erdos-Renyi graph needs a node and a probability in (0, 1], got {num_nodes} and {probability}"
+        )
+    first, second = np.triu_indices(num_nodes, 1)
+    for _ in range(attempts):
+        kept = rng.random(len(first)) < probability
+        edges = np.stack([first[kept], second[kept]], axis=1)
+        if is_connected(num_nodes, edges):
+            return edges
+    raise InputError(
+        f"no connected graph in {attempts} draws of {num_nodes} nodes with edge probability {probability}; "
+        f"probabilities above ln(n)/n = {np.log(num_nodes) / num_nodes:.3f} are mostly connected"
+    )
+
+
+def is_connected(num_nodes: int, edges: Int[np.ndarray, "edges 2"]) -> bool:
+    """Whether every node reaches every other along undirected edges."""
+    links = sparse.coo_array((np.ones(len(edges)), (edges[:, 0], edges[:, 1])), shape=(num_nodes, num_nodes))
+    return bool(connected_components(links, directed=False, return_labels=False) == 1)
+
+
+# ---- checks ----
+
+
+def _check_numbering(edge_index: np.ndarray, nodes: int) -> None:
+    if edge_index.size and (edge_index.min() < 0 or edge_index.max() >= nodes):
+        wrong = edge_index[(edge_index < 0) | (edge_index >= nodes)][0]
+        raise InputError(f"edge_index has node {wrong} but there are {nodes} nodes; nodes are numbered from 0")
+
+
+def _first_repeat(keys: np.ndarray) -> int:
+    ordered = np.sort(keys)
+    return int(ordered[np.flatnonzero(np.diff(ordered) == 0)[0]])
+
+
+def _integers(name: str, values: ArrayLike) -> np.ndarray:
+    array = np.asarray(values)
+    if array.size and not (np.issubdtype(array.dtype, np.integer) or np.array_equal(array, np.rint(array))):
+        raise InputError(f"{name} holds {array.dtype} values, expected whole numbers")
+    return array.astype(np.int64)
+
+
+def _table(name: str, values: ArrayLike | None, rows: int) -> np.ndarray:
+    """A float table with a row for each node or edge; None has no columns."""
+    if values is None:
+        return np.zeros((rows, 0))
+    table = np.asarray(values, dtype=np.float64)
+    table = table[:, None] if table.ndim == 1 else table
+    if table.ndim != 2 or len(table) != rows:
+        raise InputError(f"{name} has shape {table.shape}, expected ({rows}, columns)")
+    return table

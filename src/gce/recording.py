@@ -1,0 +1,269 @@
+"""Recording: worlds and their action generators into data set files, in parallel, in shards, and again after a stop.
+
+A recording is a list of groups (physical systems), each with its own seeds derived from the recording's seed and the
+group's number. So a group is the same whoever records it, and a file has the same bytes for any number of workers
+and any division into shards. Work is kept in parts of a few groups beside the output file until all are there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import multiprocessing
+import os
+import shutil
+import signal
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gce.envs import world_named
+from gce.errors import InputError
+from gce.trajectory import Dataset, Writer
+
+Progress = Callable[[int], None]
+"""Told how many more episodes are done."""
+
+EPISODES_PER_PART = 250
+
+
+@dataclass(frozen=True)
+class Recording:
+    """What to record: everything that decides the data.
+
+    objects: the smallest and largest number of objects; each group draws its own.
+    group_size: episodes of one physical system.
+    settings: arguments of the world beside the number of objects.
+    """
+
+    world: str
+    episodes: int
+    objects: tuple[int, int]
+    group_size: int
+    seed: int = 0
+    steps: int = 100
+    observation_noise: float = 0.0
+    process_noise: float = 0.0
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        world_named(self.world)
+        for name in ("episodes", "group_size", "steps"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{name} is {getattr(self, name)}, expected at least 1")
+        if not 1 <= self.objects[0] <= self.objects[1]:
+            raise InputError(f"objects is {self.objects[0]}-{self.objects[1]}, expected a range such as 5-9, from 1 up")
+        if self.seed < 0:
+            raise InputError(f"seed is {self.seed}, expected 0 or more")
+
+    @property
+    def num_groups(self) -> int:
+        return -(-self.episodes // self.group_size)
+
+    def episodes_of(self, group: int) -> int:
+        """All groups are full but the last, which takes what remains."""
+        return min(self.group_size, self.episodes - group * self.group_size)
+
+    def metadata(self) -> dict[str, Any]:
+        world = world_named(self.world)
+        return {
+            "world": self.world,
+            "dt": world.dt,
+            "seed": self.seed,
+            "observation_names": list(world.observation_names),
+            "action_names": list(world.action_names),
+            "recording": dataclasses.asdict(self),
+        }
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Part `index` (from 0) of `count` of a recording: a run of its groups."""
+
+    index: int = 0
+    count: int = 1
+
+    def __post_init__(self) -> None:
+        if self.count < 1 or not 0 <= self.index < self.count:
+            raise InputError(
+                f"shard {self.index}/{self.count} is out of range; of n shards give 0/n, 1/n, ... up to n-1/n"
+            )
+
+    def groups(self, recording: Recording) -> range:
+        total = recording.num_groups
+        return range(self.index * total // self.count, (self.index + 1) * total // self.count)
+
+
+def record_groups(recording: Recording, groups: Iterable[int], writer: Writer) -> None:
+    """Simulate whole groups and append them to a file."""
+    env = world_named(recording.world)(objects=recording.objects, **recording.settings)
+    noise = {"observation_noise": recording.observation_noise, "process_noise": recording.process_noise}
+    for group in groups:
+        count = recording.episodes_of(group)
+        system_seed, *episode_seeds = np.random.SeedSequence([recording.seed, group]).generate_state(count + 1).tolist()
+        env.reset(seed=system_seed)
+        parameters = env.parameters
+        number = writer.add_group(env.graph, dataclasses.asdict(parameters))
+        for seed in episode_seeds:
+            env.reset(seed=seed, options={"parameters": parameters, **noise})
+            policy = env.excitation(np.random.default_rng([seed, 1]), recording.steps)
+            observations, actions = env.run(policy, recording.steps)
+            writer.add_episode(number, observations, actions, seed=seed)
+
+
+def record(
+    recording: Recording,
+    out: Path | str,
+    *,
+    workers: int = 1,
+    shard: Shard | None = None,
+    progress: Progress = lambda episodes: None,
+) -> None:
+    """Record to a file; after an interruption the same call goes on where it stopped."""
+    out, shard = Path(out), shard or Shard()
+    groups = shard.groups(recording)
+    if workers < 1:
+        raise InputError(f"workers is {workers}, expected at least 1")
+    if len(groups) == 0:
+        raise InputError(
+            f"shard {shard.index}/{shard.count} is empty: only {recording.num_groups} groups to share; use fewer shards"
+        )
+    metadata = recording.metadata() | ({} if shard.count == 1 else {"shard": [shard.index, shard.count]})
+    if out.exists():
+        _refuse_to_overwrite(out, metadata)
+        progress(sum(recording.episodes_of(g) for g in groups))
+        return
+
+    folder = _parts_folder(out, metadata)
+    parts = list(_parts(recording, groups, folder))
+    for part, path in parts:
+        if path.exists():
+            progress(sum(recording.episodes_of(g) for g in part))
+    waiting = [(part, path) for part, path in parts if not path.exists()]
+    for part in _run(recording, metadata, waiting, min(workers, max(1, len(waiting)))):
+        progress(sum(recording.episodes_of(g) for g in part))
+
+    concatenate([path for _, path in parts], out, metadata)
+    shutil.rmtree(folder)
+
+
+def merge(files: Sequence[Path | str], out: Path | str, progress: Progress = lambda episodes: None) -> None:
+    """One file from several of one world: shards in the order of their numbers, others in the order given."""
+    paths = [Path(file) for file in files]
+    if Path(out).exists():
+        raise InputError(f"{out} exists; choose another name or remove it first")
+    with ExitStack() as stack:
+        metadata = [stack.enter_context(Dataset.open(path)).metadata for path in paths]
+    merged = dict(metadata[0])
+    shards = [tuple(m.get("shard", ())) for m in metadata]
+    if all(shards):
+        for path, other in zip(paths, metadata, strict=True):
+            if {**other, "shard": None} != {**merged, "shard": None}:
+                raise InputError(f"{path} is a shard of another recording than {paths[0]}; merge shards of one only")
+        expected = {(index, shards[0][1]) for index in range(shards[0][1])}
+        if set(shards) != expected or len(shards) != len(expected):
+            missing = sorted(f"{i}/{n}" for i, n in expected - set(shards))
+            raise InputError(f"the shards {', '.join(missing) or 'given twice'} stand in the way; give each one once")
+        paths = [path for _, path in sorted(zip(shards, paths, strict=True))]
+        del merged["shard"]
+    else:
+        for path, other in zip(paths, metadata, strict=True):
+            for key in ("world", "dt"):
+                if other.get(key) != merged.get(key):
+                    raise InputError(f"{path} has {key} {other.get(key)!r}, {paths[0]} has {merged.get(key)!r}")
+        merged = {k: v for k, v in merged.items() if all(m.get(k) == v for m in metadata)}
+        merged["merged"] = [path.name for path in paths]
+    concatenate(paths, out, merged, progress)
+
+
+def concatenate(
+    files: Sequence[Path], out: Path | str, metadata: dict[str, Any], progress: Progress = lambda episodes: None
+) -> None:
+    """All groups and episodes of some files, in order, as one file."""
+    with Dataset.open(files[0]) as first:
+        dtype = first[0].observations.dtype
+    with Writer(out, metadata, dtype) as writer:
+        for path in files:
+            with Dataset.open(path) as data:
+                numbers: dict[int, int] = {}
+                for episode, group in zip(data, data.groups.tolist(), strict=True):
+                    if group not in numbers:
+                        numbers[group] = writer.add_group(episode.graph, episode.parameters)
+                    writer.add_episode(
+                        numbers[group], episode.observations, episode.actions, episode.exogenous, episode.seed
+                    )
+                progress(len(data))
+
+
+# ---- parts ----
+
+
+def _parts_folder(out: Path, metadata: dict[str, Any]) -> Path:
+    """The folder of finished parts beside the output; one of another recording is left alone."""
+    folder = out.with_name(out.name + ".parts")
+    note = folder / "recording.json"
+    text = json.dumps(metadata, sort_keys=True)
+    if folder.exists():
+        if not note.exists() or note.read_text() != text:
+            raise InputError(
+                f"{folder} holds unfinished work of another recording; finish that one or remove the folder"
+            )
+        for stray in folder.glob(".*.tmp"):
+            stray.unlink()
+        return folder
+    try:
+        folder.mkdir()
+        note.write_text(text)
+    except OSError as error:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise InputError(f"cannot write beside {out}: {os.strerror(error.errno or 0)}") from None
+    return folder
+
+
+def _parts(recording: Recording, groups: range, folder: Path) -> Iterator[tuple[range, Path]]:
+    size = max(1, EPISODES_PER_PART // recording.group_size)
+    for start in range(groups.start, groups.stop, size):
+        yield range(start, min(start + size, groups.stop)), folder / f"groups-{start:08d}.h5"
+
+
+def _run(
+    recording: Recording, metadata: dict[str, Any], parts: Sequence[tuple[range, Path]], workers: int
+) -> Iterator[range]:
+    """Record parts here or in worker processes; yields each as it is done."""
+    if workers == 1:
+        for part, path in parts:
+            _record_part(recording, metadata, part, path)
+            yield part
+        return
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, mp_context=context, initializer=_leave_interrupts_to_parent) as pool:
+        futures = {pool.submit(_record_part, recording, metadata, part, path): part for part, path in parts}
+        try:
+            for future in as_completed(futures):
+                future.result()
+                yield futures[future]
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _record_part(recording: Recording, metadata: dict[str, Any], groups: range, path: Path) -> None:
+    with Writer(path, metadata) as writer:
+        record_groups(recording, groups, writer)
+
+
+def _leave_interrupts_to_parent() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _refuse_to_overwrite(out: Path, metadata: dict[str, Any]) -> None:
+    """A finished file of the same recording is fine; anything else is not touched."""
+    with suppress(InputError), Dataset.open(out) as existing:
+        if existing.metadata == json.loads(json.dumps(metadata)):
+            return
+    raise InputError(f"{out} exists and is not this recording; choose another name or remove it first")

@@ -1,0 +1,8 @@
+"""Recorded motion of many objects: episodes, data sets, normalisation, windows, and the file they live in."""
+
+from gce.trajectory.dataset import Dataset, Group
+from gce.trajectory.episode import Episode
+from gce.trajectory.normalisation import Normalisation
+from gce.trajectory.storage import Writer, check_file
+
+__all__ = ["Dataset", "Episode", "Group", "Normalisation", "Writer", "check_file"]

@@ -1,0 +1,232 @@
+"""Many episodes of many systems: read one by one from memory or from a file, grouped by physical system."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import h5py
+import numpy as np
+from jaxtyping import Int
+
+from gce.errors import InputError
+from gce.graph import Graph
+from gce.trajectory.episode import Episode
+from gce.trajectory.layout import NO_SEED, TABLES, Flattener
+from gce.trajectory.normalisation import Normalisation
+from gce.trajectory.storage import Writer, open_file, read_metadata
+
+Arrays = dict[str, np.ndarray | h5py.Dataset]
+
+
+@dataclass(frozen=True)
+class Group:
+    """One physical system: its number, graph, parameters, and the indices of its episodes in the data set."""
+
+    number: int
+    graph: Graph
+    parameters: dict[str, Any]
+    episodes: Int[np.ndarray, " episodes"]
+
+
+class Dataset(Sequence[Episode]):
+    """Episodes of any length and size. Reading `dataset[k]` reads one episode; a file is never loaded whole.
+
+    Make one with `open` (a file), `from_episodes` (memory) or `select` and `split` (a part of another).
+    """
+
+    def __init__(self, arrays: Arrays, metadata: dict[str, Any], indices: Int[np.ndarray, " episodes"]) -> None:
+        self._arrays = arrays
+        self._tables = {name: arrays[name][:] for name in TABLES}
+        self._graphs: dict[int, Graph] = {}
+        self._indices = indices
+        self.metadata = metadata
+
+    # ---- making one ----
+
+    @classmethod
+    def open(cls, path: Path | str) -> Dataset:
+        """A data set file, read lazily."""
+        file = open_file(path)
+        arrays: Arrays = {}
+        file.visititems(lambda name, item: arrays.update({name: item}) if isinstance(item, h5py.Dataset) else None)
+        return cls(arrays, read_metadata(file), np.arange(len(arrays["episodes/group"])))
+
+    @classmethod
+    def from_episodes(
+        cls,
+        episodes: Iterable[Episode],
+        groups: Sequence[int] | None = None,
+        metadata: dict[str, Any] | None = None,
+    ) -> Dataset:
+        """In memory.
+
+        groups: the physical system of each episode; the graph and parameters of a system are those of its first
+            episode. By default every episode is of a system of its own.
+        """
+        rows = _MemoryRows()
+        flat = Flattener(rows.append)
+        _add_all(flat, episodes, groups)
+        return cls({**rows.arrays(), **flat.tables()}, dict(metadata or {}), np.arange(flat.num_episodes))
+
+    def save(self, path: Path | str, dtype: Any = None) -> None:
+        """Write a file; `dtype` defaults to the precision the data has."""
+        dtype = self._arrays["episodes/observations"].dtype if dtype is None else dtype
+        with Writer(path, self.metadata, dtype) as writer:
+            _add_all(writer, self, [int(g) for g in self.groups])
+
+    def close(self) -> None:
+        """Close the file behind the data set, if there is one."""
+        observations = self._arrays["episodes/observations"]
+        if isinstance(observations, h5py.Dataset) and observations:
+            observations.file.close()
+
+    def __enter__(self) -> Dataset:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # ---- episodes ----
+
+    def __len__(self) -> int:
+        return len(self._indices)
+
+    def __getitem__(self, k: Any) -> Any:
+        if isinstance(k, slice):
+            return self.select(np.arange(len(self))[k])
+        if not -len(self) <= k < len(self):
+            raise IndexError(f"episode {k} of {len(self)}")
+        e = int(self._indices[k])
+        g = int(self._tables["episodes/group"][e])
+        graph = self._graph(g)
+        seed = int(self._tables["episodes/seed"][e])
+
+        def rows(name: str, pointer: str) -> np.ndarray:
+            start, end = self._tables[f"episodes/{pointer}"][e : e + 2]
+            values = self._arrays[f"episodes/{name}"][start:end]
+            return np.asarray(values).reshape(-1, graph.num_nodes, values.shape[-1])
+
+        return Episode(
+            graph=graph,
+            observations=rows("observations", "observation_pointer"),
+            actions=rows("actions", "action_pointer"),
+            exogenous=rows("exogenous", "action_pointer") if "episodes/exogenous" in self._arrays else None,
+            parameters=json.loads(self._tables["groups/parameters"][g]),
+            seed=None if seed == NO_SEED else seed,
+        )
+
+    def __iter__(self) -> Iterator[Episode]:
+        return (self[k] for k in range(len(self)))
+
+    @cached_property
+    def lengths(self) -> Int[np.ndarray, " episodes"]:
+        """T of every episode."""
+        pointer, nodes = self._tables["episodes/action_pointer"], np.diff(self._tables["groups/node_pointer"])
+        return (np.diff(pointer) // nodes[self._tables["episodes/group"]])[self._indices]
+
+    @property
+    def world(self) -> str | None:
+        """The world the data was recorded in, None for data of other origin."""
+        return self.metadata.get("world")
+
+    # ---- groups ----
+
+    @property
+    def groups(self) -> Int[np.ndarray, " episodes"]:
+        """The group (physical system) of every episode."""
+        return np.asarray(self._tables["episodes/group"][self._indices])
+
+    def group(self, number: int) -> Group:
+        episodes = np.flatnonzero(self.groups == number)
+        if episodes.size == 0:
+            raise InputError(f"the data set has no group {number}; its groups are {_some(np.unique(self.groups))}")
+        parameters = json.loads(self._tables["groups/parameters"][number])
+        return Group(int(number), self._graph(int(number)), parameters, episodes)
+
+    def select(self, episodes: Sequence[int] | Int[np.ndarray, " chosen"]) -> Dataset:
+        """Some of the episodes, in the order given, without copying anything."""
+        chosen = np.asarray(episodes, dtype=np.int64)
+        if chosen.size and not (-len(self) <= chosen.min() and chosen.max() < len(self)):
+            raise InputError(f"episodes are numbered 0 to {len(self) - 1}, asked for {chosen.tolist()}")
+        part = Dataset(self._arrays, self.metadata, self._indices[chosen])
+        part._graphs = self._graphs
+        return part
+
+    def split(self, shares: Sequence[float], seed: int = 0) -> list[Dataset]:
+        """Parts with these shares of the groups, drawn at random; episodes of one group stay together."""
+        if min(shares) < 0 or sum(shares) > 1 + 1e-9:
+            raise InputError(f"shares must not be negative and add up to at most 1, got {list(shares)}")
+        numbers = np.random.default_rng(seed).permutation(np.unique(self.groups))
+        ends = np.rint(np.cumsum(shares) * len(numbers)).astype(int)
+        return [
+            self.select(np.flatnonzero(np.isin(self.groups, part))) for part in np.split(numbers[: ends[-1]], ends[:-1])
+        ]
+
+    # ---- for learning ----
+
+    def normalisation(self) -> Normalisation:
+        return Normalisation.of(self)
+
+    def windows(self, length: int, stride: int = 1) -> Int[np.ndarray, "windows 2"]:
+        """(episode, first step) of all stretches of so many steps; none reaches beyond its episode."""
+        if length < 1 or stride < 1:
+            raise InputError(f"windows need a length and a stride of at least 1, got {length} and {stride}")
+        per_episode = [np.arange(0, steps - length + 1, stride) for steps in self.lengths]
+        episodes = np.repeat(np.arange(len(self)), [len(starts) for starts in per_episode])
+        return np.stack([episodes, np.concatenate([np.zeros(0, np.int64), *per_episode])], axis=1)
+
+    def pairs(self) -> Int[np.ndarray, "pairs 2"]:
+        """(episode, step) of all one-step pairs."""
+        return self.windows(1)
+
+    # ---- inside ----
+
+    def _graph(self, g: int) -> Graph:
+        if g not in self._graphs:
+            nodes = slice(*self._tables["groups/node_pointer"][g : g + 2])
+            edges = slice(*self._tables["groups/edge_pointer"][g : g + 2])
+            rows = self._arrays
+            self._graphs[g] = Graph(
+                edge_index=np.ascontiguousarray(np.asarray(rows["groups/edges"][edges]).T),
+                edge_type=np.asarray(rows["groups/edge_type"][edges]),
+                node_type=np.asarray(rows["groups/node_type"][nodes]),
+                node_attributes=np.asarray(rows["groups/node_attributes"][nodes]),
+                edge_attributes=np.asarray(rows["groups/edge_attributes"][edges]),
+                tied=np.asarray(rows["groups/tied"][nodes]) if "groups/tied" in rows else None,
+            )
+        return self._graphs[g]
+
+
+class _MemoryRows:
+    def __init__(self) -> None:
+        self._pieces: dict[str, list[np.ndarray]] = {}
+
+    def append(self, name: str, rows: np.ndarray) -> None:
+        self._pieces.setdefault(name, []).append(rows)
+
+    def arrays(self) -> Arrays:
+        return {name: np.concatenate(pieces) for name, pieces in self._pieces.items()}
+
+
+def _add_all(flat: Flattener, episodes: Iterable[Episode], groups: Sequence[int] | None) -> None:
+    numbers: dict[int, int] = {}
+    for k, episode in enumerate(episodes):
+        if groups is not None and k >= len(groups):
+            raise InputError(f"there are more episodes than the {len(groups)} entries of groups; give one an episode")
+        group = k if groups is None else groups[k]
+        if group not in numbers:
+            numbers[group] = flat.add_group(episode.graph, episode.parameters)
+        flat.add_episode(numbers[group], episode.observations, episode.actions, episode.exogenous, episode.seed)
+
+
+def _some(numbers: np.ndarray) -> str:
+    shown = ", ".join(str(n) for n in numbers[:10])
+    return shown + (", ..." if len(numbers) > 10 else "")

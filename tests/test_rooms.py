@@ -1,0 +1,50 @@
+"""Imports run one way."""
+
+import ast
+import sys
+from pathlib import Path
+
+import pytest
+
+import gce
+
+SOURCE = Path(gce.__file__).parent
+
+MAY_IMPORT = {
+    "__init__": set(),
+    "__main__": {"cli"},
+    "errors": set(),
+    "graph": {"errors"},
+    "trajectory": {"errors", "graph"},
+    "envs": {"errors", "graph", "trajectory"},
+    "recording": {"errors", "envs", "trajectory"},
+    "replay": {"errors", "envs", "trajectory"},
+    "plots": {"errors", "envs", "graph", "trajectory"},
+    "cli": {"__init__", "errors", "graph", "trajectory", "envs", "recording", "replay", "plots"},
+}
+
+
+def rooms_imported(file: Path) -> set[str]:
+    names = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "gce":
+            names.add(node.module.split(".")[1] if "." in node.module else "__init__")
+        if isinstance(node, ast.Import):
+            names |= {alias.name.split(".")[1] for alias in node.names if alias.name.startswith("gce.")}
+    return names
+
+
+@pytest.mark.parametrize("file", sorted(SOURCE.rglob("*.py")), ids=lambda f: str(f.relative_to(SOURCE)))
+def test_a_room_imports_only_what_it_may(file):
+    relative = file.relative_to(SOURCE)
+    room = relative.parts[0].removesuffix(".py")
+    assert rooms_imported(file) <= MAY_IMPORT[room] | {room}
+
+
+def test_help_imports_nothing_heavy():
+    import subprocess
+
+    heavy = ("numpy", "torch", "h5py", "gymnasium")
+    code = f"import sys; import gce, gce.cli; print([m for m in {heavy} if m in sys.modules])"
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert printed.strip() == "[]"

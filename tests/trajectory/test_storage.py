@@ -1,0 +1,158 @@
+import json
+import subprocess
+import sys
+
+import h5py
+import numpy as np
+import pytest
+
+from gce.errors import InputError
+from gce.graph import Graph
+from gce.trajectory import Dataset, Episode, Writer, check_file
+
+
+@pytest.fixture
+def file(tmp_path):
+    rng = np.random.default_rng(0)
+    graph = Graph.from_edges(3, [(0, 1), (1, 2)], undirected=True)
+    episodes = [Episode(graph, rng.random((6, 3, 2)), rng.random((5, 3, 1))) for _ in range(4)]
+    Dataset.from_episodes(episodes, [0, 0, 1, 1], {"dt": 0.1}).save(tmp_path / "x.h5")
+    return tmp_path / "x.h5"
+
+
+def test_a_good_file_has_no_problems(file):
+    assert check_file(file) == []
+
+
+def edit(file, name, change):
+    with h5py.File(file, "r+") as f:
+        values = f[name][:]
+        change(values)
+        f[name][...] = values
+
+
+def test_a_changed_number_breaks_its_checksum(file):
+    edit(file, "episodes/observations", lambda v: v.__setitem__((7, 1), 0.5))
+    assert any("checksum of episodes/observations" in p for p in check_file(file))
+
+
+def test_nan_is_told_by_episode_step_and_node(file):
+    edit(file, "episodes/observations", lambda v: v.__setitem__((18 + 2 * 3 + 1, 0), np.nan))
+    (problem,) = check_file(file)
+    assert "nan at episode 1, step 2, node 1, coordinate 0" in problem
+
+
+def test_an_edge_to_nowhere_is_told(file):
+    edit(file, "groups/edges", lambda v: v.__setitem__((0, 0), 12))
+    assert any("joins 12 to 0, but group 0 has nodes 0 to 2" in p for p in check_file(file))
+    with Dataset.open(file) as data, pytest.raises(InputError, match="node 12 but there are 3 nodes"):
+        data[0]
+
+
+def test_a_missing_array_is_told(file):
+    with h5py.File(file, "r+") as f:
+        del f["episodes/actions"]
+    assert check_file(file) == [f"{file}: the array episodes/actions is missing"]
+    with pytest.raises(InputError, match="episodes/actions is missing"):
+        Dataset.open(file)
+
+
+def test_actions_of_the_wrong_length_are_told(file):
+    with h5py.File(file, "r+") as f:
+        f["episodes/action_pointer"][...] = [0, 15, 30, 42, 60]
+    assert any("episode 2 of 3 nodes has 18 rows of observations and 12 of actions" in p for p in check_file(file))
+
+
+def test_a_truncated_file_is_told(file):
+    content = file.read_bytes()
+    file.write_bytes(content[: len(content) // 2])
+    (problem,) = check_file(file)
+    assert "truncated or damaged" in problem
+
+
+@pytest.mark.parametrize("content", [b"", b"a,b,c\n1,2,3\n"])
+def test_a_file_that_is_not_hdf5_is_told(tmp_path, content):
+    (tmp_path / "x.h5").write_bytes(content)
+    (problem,) = check_file(tmp_path / "x.h5")
+    assert "is not an HDF5 file" in problem
+
+
+def test_a_foreign_hdf5_file_is_told(tmp_path):
+    with h5py.File(tmp_path / "x.h5", "w") as f:
+        f["data"] = np.zeros(3)
+    (problem,) = check_file(tmp_path / "x.h5")
+    assert "expected 'gce-trajectories'" in problem
+
+
+def test_another_version_is_told(file):
+    with h5py.File(file, "r+") as f:
+        f.attrs["format_version"] = 99
+    with pytest.raises(InputError, match="format version is 99, this program reads version 1"):
+        Dataset.open(file)
+
+
+def test_a_file_written_by_the_documented_layout_alone_is_read(tmp_path):
+    """As another program would write it: plain h5py, no checksums."""
+    with h5py.File(tmp_path / "x.h5", "w") as f:
+        f.attrs["format"], f.attrs["format_version"], f.attrs["metadata"] = "gce-trajectories", 1, "{}"
+        f["episodes/observations"] = np.arange(12.0).reshape(6, 2)
+        f["episodes/actions"] = np.zeros((4, 1))
+        f["episodes/observation_pointer"], f["episodes/action_pointer"] = [0, 6], [0, 4]
+        f["episodes/group"], f["episodes/seed"] = [0], [-1]
+        f["groups/node_pointer"], f["groups/edge_pointer"] = [0, 2], [0, 3]
+        f["groups/node_type"], f["groups/node_attributes"] = [0, 0], np.zeros((2, 0))
+        f["groups/edges"], f["groups/edge_type"] = [[0, 0], [1, 1], [0, 1]], [0, 0, 1]
+        f["groups/edge_attributes"] = np.zeros((3, 0))
+        f.create_dataset("groups/parameters", data=[json.dumps({"mass": 2})], dtype=h5py.string_dtype())
+    assert check_file(tmp_path / "x.h5") == []
+    with Dataset.open(tmp_path / "x.h5") as data:
+        assert data[0].observations[1, 0].tolist() == [4.0, 5.0]
+        assert data[0].parameters == {"mass": 2}
+
+
+def test_a_failure_leaves_nothing_behind(tmp_path):
+    with pytest.raises(InputError, match="episode 0"), Writer(tmp_path / "x.h5", {}) as writer:
+        group = writer.add_group(Graph.from_edges(2, [(0, 1)]), {})
+        writer.add_episode(group, np.zeros((3, 2, 1)), np.zeros((3, 2, 1)))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_empty_data_set_is_not_written(tmp_path):
+    with pytest.raises(InputError, match="no episode"), Writer(tmp_path / "x.h5", {}):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
+FULL_DISK = """
+import resource, signal, sys
+import numpy as np
+from gce.errors import InputError
+from gce.graph import Graph
+from gce.trajectory import Writer
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
+try:
+    with Writer(sys.argv[1], {}) as writer:
+        group = writer.add_group(Graph.from_edges(2, [(0, 1)]), {})
+        for _ in range(100):
+            writer.add_episode(group, np.zeros((10_000, 2, 2)), np.zeros((9_999, 2, 1)))
+except InputError as error:
+    print(error)
+"""
+
+
+def test_a_file_that_cannot_grow_is_told_and_removed(tmp_path):
+    """The kernel refuses bytes beyond a limit, as it does on a full disk."""
+    done = subprocess.run(
+        [sys.executable, "-c", FULL_DISK, str(tmp_path / "x.h5")], capture_output=True, text=True, check=False
+    )
+    assert "cannot write" in done.stdout, done.stdout + done.stderr
+    assert "nothing was kept" in done.stdout
+    assert done.returncode == 0, done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_same_data_gives_the_same_bytes(file, tmp_path):
+    with Dataset.open(file) as data:
+        data.save(tmp_path / "y.h5")
+    assert (tmp_path / "y.h5").read_bytes() == file.read_bytes()
