@@ -13,9 +13,10 @@ import multiprocessing
 import os
 import shutil
 import signal
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -241,14 +242,15 @@ def _run(
             yield part
         return
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, mp_context=context, initializer=_leave_interrupts_to_parent) as pool:
-        futures = {pool.submit(_record_part, recording, metadata, part, path): part for part, path in parts}
+    with ProcessPoolExecutor(workers, mp_context=context) as pool:
+        with _interrupts_ignored():
+            futures = {pool.submit(_record_part, recording, metadata, part, path): part for part, path in parts}
         try:
             for future in as_completed(futures):
                 future.result()
                 yield futures[future]
         except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
+            pool.shutdown(cancel_futures=True)
             raise
 
 
@@ -257,8 +259,17 @@ def _record_part(recording: Recording, metadata: dict[str, Any], groups: range, 
         record_groups(recording, groups, writer)
 
 
-def _leave_interrupts_to_parent() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+@contextmanager
+def _interrupts_ignored() -> Iterator[None]:
+    """Processes started meanwhile ignore Ctrl-C from their first moment; the parent lets them finish their part."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _refuse_to_overwrite(out: Path, metadata: dict[str, Any]) -> None:

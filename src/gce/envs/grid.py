@@ -15,7 +15,6 @@ from scipy.optimize import brentq
 from scipy.sparse.linalg import splu
 
 from gce.envs.base import GraphEnv, Policy
-from gce.envs.drawing import Canvas, Colour, blend
 from gce.envs.grid_batch import (
     ACTION_LIMIT,
     OBSERVATION_STD,
@@ -25,6 +24,7 @@ from gce.envs.grid_batch import (
     GridEquations,
     GridParameters,
 )
+from gce.envs.network import layout, link_colour, network_canvas, node_size, value_colour
 from gce.errors import InputError
 from gce.graph import Graph, erdos_renyi, lattice, ring
 
@@ -38,9 +38,7 @@ EDGE_PROBABILITY = 0.15
 HOLDS = (1, 5, 10, 25)
 """Steps a recorded action is held: short ones excite the network's fast modes, long ones the slow common mode."""
 
-LOW, NEUTRAL, HIGH = (44, 96, 178), (244, 243, 236), (196, 52, 48)
 SATURATION = 0.1
-FAINT = (208, 211, 214)
 
 
 class PowerGrid(GraphEnv):
@@ -204,20 +202,18 @@ class PowerGrid(GraphEnv):
 
     def draw(self, observation: np.ndarray, action: np.ndarray | None = None, goal: np.ndarray | None = None) -> Any:
         places = self._layout()
-        canvas = Canvas(left=-1.08, right=1.08, bottom=-1.0, top=1.0, width=640)
+        canvas, size = network_canvas(), node_size(len(places))
         reference = np.ones(len(places)) if goal is None else goal[:, 0]
         miss = observation[:, 0] - reference
-        size = float(np.clip(0.25 / np.sqrt(len(places)), 0.006, 0.05))
-        # Many links fade into a texture; few are drawn stronger.
-        links = blend(canvas.LINK, FAINT, len(self.parameters.lines) / 200)
+        links = link_colour(len(self.parameters.lines))
         for i, j in self.parameters.lines:
             canvas.line(places[[i, j]], links, 0.004)
         square = size * np.array([(-1, -1), (-1, 1), (1, 1), (1, -1)])
         for (x, y), generates, value in zip(places, self.parameters.is_generator, miss, strict=True):
             if generates:
-                canvas.polygon(np.add(square, (x, y)), voltage_colour(value), canvas.ACTUATED, 0.22 * size)
+                canvas.polygon(np.add(square, (x, y)), value_colour(value / SATURATION), canvas.ACTUATED, 0.22 * size)
             else:
-                canvas.circle((x, y), size, fill=voltage_colour(value), outline=canvas.LINK)
+                canvas.circle((x, y), size, fill=value_colour(value / SATURATION), outline=canvas.LINK)
         if action is not None:
             for i in np.flatnonzero(self.actuated).tolist():
                 u = float(np.clip(action[i, 0], -ACTION_LIMIT, ACTION_LIMIT)) / ACTION_LIMIT
@@ -228,14 +224,17 @@ class PowerGrid(GraphEnv):
         canvas.text((0.54, 0.98), "-10%")
         for k in range(21):
             left = 0.7 + 0.01 * k
-            canvas.line([(left, 0.945), (left + 0.01, 0.945)], voltage_colour((k - 10) * SATURATION / 10), 0.03)
+            canvas.line([(left, 0.945), (left + 0.01, 0.945)], value_colour((k - 10) / 10), 0.03)
         canvas.text((0.94, 0.98), "+10%")
         return canvas.image()
 
     def _layout(self) -> Float[np.ndarray, "nodes 2"]:
         """Places in [-1, 1] x [-0.9, 0.9], the same at every call for a grid."""
         if self._drawn is None or self._drawn[0] is not self.parameters:
-            self._drawn = self.parameters, layout(self.parameters)
+            self._drawn = (
+                self.parameters,
+                layout(self.parameters.num_nodes, np.array(self.parameters.lines).reshape(-1, 2)),
+            )
         return self._drawn[1]
 
 
@@ -266,28 +265,6 @@ def stress_factor(equations: GridEquations, stress: np.ndarray, offset: np.ndarr
     if abs(excess(factor)) > 1e-6:
         raise InputError(f"grid: no stress moves this grid's equilibrium {target:.3f} away from 1; draw another grid")
     return factor
-
-
-def layout(parameters: GridParameters) -> Float[np.ndarray, "nodes 2"]:
-    """Places in [-1, 1] x [-0.9, 0.9] by networkx: shortest-path distances for small grids, springs for large ones."""
-    import networkx
-
-    graph = networkx.Graph()
-    graph.add_nodes_from(range(parameters.num_nodes))
-    graph.add_edges_from(parameters.lines)
-    if parameters.num_nodes <= 150:
-        placed = networkx.kamada_kawai_layout(graph)
-    else:
-        start = networkx.spectral_layout(graph)
-        placed = networkx.spring_layout(graph, pos=start, seed=0)
-    places = np.array([placed[i] for i in range(parameters.num_nodes)])
-    span = np.maximum(np.ptp(places, axis=0), 1e-9)
-    return (2 * (places - places.min(axis=0)) / span - 1) * (0.96, 0.86) - (0, 0.05)
-
-
-def voltage_colour(miss: float) -> Colour:
-    """Blue below the reference, white at it, red above; a miss of 0.1 saturates."""
-    return blend(NEUTRAL, HIGH if miss > 0 else LOW, abs(miss) / SATURATION)
 
 
 def _centred(values: np.ndarray) -> np.ndarray:

@@ -9,7 +9,7 @@ from gce.envs.drawing import Canvas, Colour, blend
 from gce.graph import Graph
 
 LOW, NEUTRAL, HIGH = (44, 96, 178), (244, 243, 236), (196, 52, 48)
-LINKS = (214, 216, 218)
+FAINT = (224, 226, 228)
 WIDTH = 640
 
 
@@ -31,6 +31,11 @@ def value_colour(value: float) -> Colour:
     return blend(NEUTRAL, HIGH if value > 0 else LOW, abs(value))
 
 
+def link_colour(num_links: int) -> Colour:
+    """Many links fade into a texture; few are drawn stronger."""
+    return blend(Canvas.LINK, FAINT, num_links / 200)
+
+
 def network_canvas() -> Canvas:
     return Canvas(left=-1.08, right=1.08, bottom=-1.0, top=1.0, width=WIDTH)
 
@@ -50,7 +55,7 @@ class NetworkPicture:
         """values: in units in which +-1 saturates the colour."""
         canvas, size = network_canvas(), node_size(len(self._places))
         for i, j in self._edges:
-            canvas.line(self._places[[i, j]], LINKS, 0.003)
+            canvas.line(self._places[[i, j]], link_colour(len(self._edges)), 0.004)
         for (x, y), value in zip(self._places, values, strict=True):
             canvas.circle((x, y), size, fill=value_colour(float(value)), outline=canvas.LINK)
         canvas.text((-1.05, 0.98), caption)

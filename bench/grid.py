@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 
 import numpy as np
@@ -42,7 +41,3 @@ def bench_grid(batch: int = 64, steps: int = 200, repeats: int = 3) -> dict[str,
         "batch_node_steps_per_second": steps * together.num_nodes / fastest,
         "single_node_steps_per_second": steps * grids[0].num_nodes / alone,
     }
-
-
-if __name__ == "__main__":
-    print(json.dumps(bench_grid(), indent=2))

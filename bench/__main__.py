@@ -1,0 +1,23 @@
+"""Run all benchmarks, print them and write bench.json."""
+
+import json
+import platform
+from pathlib import Path
+
+import gce
+from bench.grid import bench_grid
+from bench.recording import LIMITS, bench_recording
+
+
+def main() -> None:
+    results: dict[str, object] = {"version": gce.__version__, "python": platform.python_version()}
+    results["recording"] = recording = {world: bench_recording(world) for world in LIMITS}
+    for world, figures in recording.items():
+        print(f"recording {world}: {figures['ratio']:.1f} bare steps a step (at most {figures['limit']:.0f})")
+    results["grid"] = grid = bench_grid()
+    print(f"grid: {grid['batch_node_steps_per_second']:,.0f} node-steps a second (at least 1,000,000)")
+    Path("bench.json").write_text(json.dumps(results, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
