@@ -151,9 +151,11 @@ class GraphEnv(gym.Env[GraphInstance, np.ndarray]):
         for name in options:
             if name not in OPTIONS:
                 raise InputError(f"{self.world} has no reset option {name!r}; the options are {', '.join(OPTIONS)}")
-        self.parameters = self._parameters(options)
-        self.graph = self.build_graph(self.parameters)
-        self._set_action_space(self.graph.num_nodes)
+        parameters = self._parameters(options)
+        if parameters is not getattr(self, "parameters", None):  # episodes of one system share their graph
+            self.parameters = parameters
+            self.graph = self.build_graph(parameters)
+            self._set_action_space(self.graph.num_nodes)
         self.observation_noise = _share("observation_noise", options)
         self.process_noise = _share("process_noise", options)
         self._action = np.zeros(self.action_space.shape or ())

@@ -84,7 +84,7 @@ class BodyEnv(GraphEnv):
 class BodyField:
     """One field (position, velocity, force) of all bodies, as an array that shares memory with the engine's buffer.
 
-    table: [bodies, 2], valid after `read`; `write` puts it back.
+    table: [bodies, 2], valid after `read`; `write` puts it back. points: the same as complex numbers x + iy.
     """
 
     def __init__(self, space: pymunk.Space, num_bodies: int, field: BodyFields) -> None:
@@ -94,6 +94,7 @@ class BodyField:
         self._buffer = pymunk.batch.Buffer()
         self._buffer.set_float_buf(memory)
         self.table = memory[:num_bodies]
+        self.points = memory.view(np.complex128)[:num_bodies, 0]
 
     def read(self) -> None:
         self._buffer.clear()

@@ -34,7 +34,7 @@ OUTWARD = ((-1, 0), (0, -1), (0, 1), (1, 0))
 """The cell beyond each side."""
 BOTTOM = 1
 DIAGONALS = ((0, 3), (1, 2))
-OPPOSITE = np.array([3, 2, 1, 0])
+DIAGONAL = float(np.sqrt(2))
 AROUND = (0, 1, 3, 2)
 """The corners in the order of a walk around the box."""
 
@@ -91,6 +91,14 @@ class BoxParameters:
         _, corner = np.unique(starts, axis=0, return_inverse=True)
         return corner.reshape(-1)
 
+    @cached_property
+    def pinned_bodies(self) -> list[tuple[int, int]]:
+        """All pairs of bodies of different boxes that coincide at the start, in increasing order."""
+        corner = self.corner_of_body
+        first, second = np.triu_indices(len(corner), 1)
+        together = (corner[first] == corner[second]) & (first // 4 != second // 4)
+        return list(zip(first[together].tolist(), second[together].tolist(), strict=True))
+
 
 def body_starts(parameters: BoxParameters) -> Float[np.ndarray, "bodies 2"]:
     return (parameters.cells[:, None, :] + CORNERS).reshape(-1, 2)
@@ -144,41 +152,37 @@ class BoxEnv(BodyEnv):
         p = self.parameters
         space = pymunk.Space()
         moment = pymunk.moment_for_circle(1, 0, 0.01)
-        starts = body_starts(p)
-        bodies = []
-        for x, y in starts:
-            body = pymunk.Body(1, moment)
-            body.position = (float(x), float(y))
-            space.add(body)
-            bodies.append(body)
+        starts = body_starts(p).tolist()
+        bodies = [pymunk.Body(1, moment) for _ in starts]
+        for body, (x, y) in zip(bodies, starts, strict=True):
+            body.position = (x, y)
+        joints: list[pymunk.Constraint] = []
         for fixed in np.flatnonzero(p.materials == FIXED):
             for corner in SIDES[BOTTOM]:
-                body = bodies[4 * fixed + corner]
-                space.add(pymunk.PinJoint(body, space.static_body, (0, 0), (body.position.x, body.position.y)))
+                body, (x, y) = bodies[4 * fixed + corner], starts[4 * fixed + corner]
+                joints.append(pymunk.PinJoint(body, space.static_body, (0, 0), (x, y)))
         for k, material in enumerate(p.materials):
             for pair in (*SIDES, *DIAGONALS):
                 if material == FIXED and pair == SIDES[BOTTOM]:
                     continue
                 first, second = (bodies[4 * k + corner] for corner in pair)
                 if material == RIGID:
-                    space.add(pymunk.PinJoint(first, second, (0, 0), (0, 0)))
+                    joints.append(pymunk.PinJoint(first, second, (0, 0), (0, 0)))
                 else:
-                    rest = float(np.sqrt(2)) if pair in DIAGONALS else 1.0
-                    space.add(pymunk.DampedSpring(first, second, (0, 0), (0, 0), rest, p.stiffness, p.damping))
-        corner_of_body = p.corner_of_body
-        for i, first in enumerate(bodies):
-            for j in np.flatnonzero(corner_of_body[i + 1 :] == corner_of_body[i]) + i + 1:
-                if i // 4 != j // 4:
-                    space.add(pymunk.PinJoint(first, bodies[j], (0, 0), (0, 0)))
+                    rest = DIAGONAL if pair in DIAGONALS else 1.0
+                    joints.append(pymunk.DampedSpring(first, second, (0, 0), (0, 0), rest, p.stiffness, p.damping))
+        for i, j in p.pinned_bodies:
+            joints.append(pymunk.PinJoint(bodies[i], bodies[j], (0, 0), (0, 0)))
+        space.add(*bodies, *joints)
         return space
 
     def _begin(self) -> None:
         corner = self.parameters.corner_of_body
         same = corner[:, None] == corner
         self._averaging = same / same.sum(axis=1, keepdims=True)
-        self._powered = np.flatnonzero(self.actuated)
-        self._corners = (4 * self._powered[:, None] + np.arange(4)).reshape(-1)
-        self._opposites = (4 * self._powered[:, None] + OPPOSITE).reshape(-1)
+        powered = np.flatnonzero(self.actuated)
+        self._pulling = powered.repeat(2)
+        self._diagonals = (4 * powered[:, None, None] + np.array(DIAGONALS)).reshape(-1, 2).T.copy()
         super()._begin()
         self._forces = BodyField(self.space, self._num_bodies, BodyFields.FORCE)
 
@@ -188,10 +192,11 @@ class BoxEnv(BodyEnv):
 
     def _set_forces(self, action: np.ndarray) -> None:
         """Every corner of an actuated box is pulled by the action toward the opposite corner."""
-        table = self._places.table
-        across = table[self._opposites] - table[self._corners]
-        pull = action[self._powered, 0].repeat(4) / np.sqrt((across * across).sum(axis=1))
-        self._forces.table[self._corners] = across * pull[:, None]
+        first, second = self._diagonals
+        across = self._places.points[second] - self._places.points[first]
+        pull = across * (action[self._pulling, 0] / np.abs(across))
+        self._forces.points[first] = pull
+        self._forces.points[second] = -pull
 
     def _objects(self, positions: np.ndarray) -> np.ndarray:
         """Each corner at the mean of the bodies pinned there."""

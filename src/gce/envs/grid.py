@@ -231,10 +231,8 @@ class PowerGrid(GraphEnv):
     def _layout(self) -> Float[np.ndarray, "nodes 2"]:
         """Places in [-1, 1] x [-0.9, 0.9], the same at every call for a grid."""
         if self._drawn is None or self._drawn[0] is not self.parameters:
-            self._drawn = (
-                self.parameters,
-                layout(self.parameters.num_nodes, np.array(self.parameters.lines).reshape(-1, 2)),
-            )
+            lines = np.array(self.parameters.lines, np.int64).reshape(-1, 2)
+            self._drawn = self.parameters, layout(self.parameters.num_nodes, lines)
         return self._drawn[1]
 
 

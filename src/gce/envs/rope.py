@@ -115,23 +115,24 @@ class Rope(BodyEnv):
         space = pymunk.Space()
         space.gravity = (0, p.gravity)
         moment = pymunk.moment_for_circle(1, 0, RADIUS)
-        masses = []
-        for i in range(p.num_masses):
-            body = pymunk.Body(1, moment)
+        masses = [pymunk.Body(1, moment) for _ in range(p.num_masses)]
+        for i, body in enumerate(masses):
             body.position = (p.init_x, TOP - SPACING * i)
-            space.add(body, pymunk.Circle(body, RADIUS))
-            masses.append(body)
         # The solver goes through the constraints in the order they were added.
-        space.add(pymunk.GrooveJoint(space.static_body, masses[0], (-RAIL, TOP), (RAIL, TOP), (0, 0)))
+        joints: list[pymunk.Constraint] = [
+            pymunk.GrooveJoint(space.static_body, masses[0], (-RAIL, TOP), (RAIL, TOP), (0, 0))
+        ]
         for hops, stiffness in ((1, p.stiffness), (2, p.stiffness / 2)):
             for upper, lower in zip(masses, masses[hops:], strict=False):
                 rest = SLACK * SPACING * hops
-                space.add(pymunk.DampedSpring(upper, lower, (0, 0), (0, 0), rest, stiffness, p.damping))
+                joints.append(pymunk.DampedSpring(upper, lower, (0, 0), (0, 0), rest, stiffness, p.damping))
+        space.add(*masses, *(pymunk.Circle(body, RADIUS) for body in masses), *joints)
         self._top = masses[0]
         return space
 
     def _apply(self, action: np.ndarray) -> None:
-        self._top.apply_impulse_at_world_point((float(action[0, 0]), 0), self._top.position)
+        x, y = self._places.table[0].tolist()
+        self._top.apply_impulse_at_world_point((float(action[0, 0]), 0), (x, y))
 
     def _objects(self, positions: np.ndarray) -> np.ndarray:
         return positions

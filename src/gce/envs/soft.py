@@ -56,7 +56,7 @@ class Soft(BoxEnv):
 def random_walk(rng: np.random.Generator, steps: int, reach: float, limit: float) -> np.ndarray:
     """From 0, the first step taken already at t = 0, each uniform in +-reach, clipped to +-limit on the way."""
     walk, value = np.empty(steps), 0.0
-    for t, step in enumerate(rng.uniform(-reach, reach, steps)):
+    for t, step in enumerate(rng.uniform(-reach, reach, steps).tolist()):
         value = min(max(value + step, -limit), limit)
         walk[t] = value
     return walk

@@ -69,30 +69,29 @@ class Swim(BoxEnv):
     def _begin(self) -> None:
         super()._begin()
         sides = outer_sides(self.parameters)
-        self._side_box, self._side_first, self._side_second = sides.T
-        self._side_corners = sides[:, 1:]
+        self._side_box, self._side_first, self._side_second = sides.T.copy()
+        self._side_corners = np.concatenate([self._side_first, self._side_second])
         # A corner may lie on two outer sides and then feels both: a matrix adds them up.
-        self._gather = (np.arange(self._num_bodies)[:, None] == self._side_corners.reshape(-1)).astype(float)
+        self._gather = (np.arange(self._num_bodies)[:, None] == self._side_corners).astype(complex)
         # Turning a side by this right angle points outward, and does so however the robot moves.
-        start = self._places.table
+        start = self._places.points
         along = start[self._side_second] - start[self._side_first]
-        outward = start[self._side_first] + along / 2 - start.reshape(-1, 4, 2).mean(axis=1)[self._side_box]
-        turn = np.sign(outward[:, 0] * along[:, 1] - outward[:, 1] * along[:, 0])
-        self._side_turn = turn[:, None] * [1.0, -1.0]
+        outward = start[self._side_first] + along / 2 - start.reshape(-1, 4).mean(axis=1)[self._side_box]
+        self._side_turn = 1j * np.sign((outward * np.conj(1j * along)).real)
 
     def _set_forces(self, action: np.ndarray) -> None:
         super()._set_forces(action)
         wet = action[self._side_box, 0] < 0
         if not wet.any():
             return
-        table = self._places.table
-        along = table[self._side_second] - table[self._side_first]
-        normal = along[:, ::-1] * self._side_turn  # n L
-        length = np.sqrt((along * along).sum(axis=1))
+        points = self._places.points
+        along = points[self._side_second] - points[self._side_first]
+        length = np.abs(along)
+        normal = np.concatenate([along * self._side_turn] * 2)  # n L, for the first corners and for the second
         self._speeds.read()
-        speed = (self._speeds.table[self._side_corners] * normal[:, None, :]).sum(axis=2) / length[:, None]
-        resistance = -WATER * np.square(np.maximum(speed, 0.0)) * wet[:, None]
-        self._forces.table += self._gather @ (resistance[..., None] * normal[:, None, :]).reshape(-1, 2)
+        speed = (self._speeds.points[self._side_corners] * normal.conj()).real.reshape(2, -1) / length
+        resistance = -WATER * np.square(np.maximum(speed, 0.0)) * wet
+        self._forces.points += self._gather @ (resistance.reshape(-1) * normal)
 
 
 def outer_sides(parameters: BoxParameters) -> Int[np.ndarray, "sides 3"]:
