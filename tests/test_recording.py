@@ -120,7 +120,12 @@ def test_ctrl_c_ends_with_a_sentence_status_2_and_no_output(tmp_path):
     out = tmp_path / "x.h5"
     arguments = ["data", "rope", "--episodes", "20000", "--workers", "2", "--out", str(out)]
     process = subprocess.Popen(
-        [sys.executable, "-m", "gce", *arguments], stderr=subprocess.PIPE, text=True, start_new_session=True
+        [sys.executable, "-m", "gce", *arguments],
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        # Started in the background of a shell, the tests themselves may be told to ignore Ctrl-C.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     while not list((tmp_path / "x.h5.parts").glob("groups-*.h5")):
         assert process.poll() is None
