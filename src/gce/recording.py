@@ -71,15 +71,8 @@ class Recording:
         return min(self.group_size, self.episodes - group * self.group_size)
 
     def metadata(self) -> dict[str, Any]:
-        world = world_named(self.world)
-        return {
-            "world": self.world,
-            "dt": world.dt,
-            "seed": self.seed,
-            "observation_names": list(world.observation_names),
-            "action_names": list(world.action_names),
-            "recording": dataclasses.asdict(self),
-        }
+        about = world_named(self.world).describe()
+        return {**about, "seed": self.seed, "recording": dataclasses.asdict(self)}
 
 
 @dataclass(frozen=True)

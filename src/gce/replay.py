@@ -52,14 +52,7 @@ def import_recordings(files: Sequence[Path | str], world: str, out: Path | str) 
     """
     env = world_named(world)()
     count = 0
-    metadata = {
-        "world": world,
-        "dt": env.dt,
-        "seed": None,
-        "observation_names": list(env.observation_names),
-        "action_names": list(env.action_names),
-        "imported": [Path(file).name for file in files],
-    }
+    metadata = {**env.describe(), "seed": None, "imported": [Path(file).name for file in files]}
     with Writer(out, metadata, np.float64) as writer:
         for file in files:
             arrays = _load(Path(file))

@@ -9,10 +9,14 @@ import tyro
 
 from gce.cli.data import Data
 from gce.cli.demo import Demo
+from gce.cli.learn import Adapt, Predict, Train
 from gce.errors import InputError
 
 Command = (
     Annotated[Data, tyro.conf.subcommand("data", description="Record, import, check, replay and show data sets.")]
+    | Annotated[Train, tyro.conf.subcommand("train", description="Train a model on a data set.")]
+    | Annotated[Adapt, tyro.conf.subcommand("adapt", description="Adapt a model to one system of a data set.")]
+    | Annotated[Predict, tyro.conf.subcommand("predict", description="Predict an episode after adapting to others.")]
     | Annotated[Demo, tyro.conf.subcommand("demo", description="Record a rope and write its animation.")]
 )
 

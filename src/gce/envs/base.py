@@ -57,6 +57,12 @@ class GraphEnv(gym.Env[GraphInstance, np.ndarray]):
     """Sizes of the systems recorded for training."""
     group_size: ClassVar[int]
     """Episodes recorded of one physical system."""
+    points: ClassVar[tuple[tuple[int, int, int, int], ...]] = ()
+    """The coordinates (x, y, vx, vy) of each point of a node, where observations are points in the plane."""
+    late_action: ClassVar[bool] = False
+    """Whether an action shows in the observations one step late."""
+    fresh_start: ClassVar[bool] = False
+    """Whether the first step of an episode is free of all forces but the action."""
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 50}
 
@@ -116,6 +122,21 @@ class GraphEnv(gym.Env[GraphInstance, np.ndarray]):
     @abstractmethod
     def actuated(self) -> Bool[np.ndarray, " nodes"]:
         """Which nodes take an action."""
+
+    @classmethod
+    def describe(cls) -> dict[str, Any]:
+        """What a data set of this world says of it, as JSON values."""
+        return {
+            "world": cls.world,
+            "dt": cls.dt,
+            "observation_names": list(cls.observation_names),
+            "action_names": list(cls.action_names),
+            "structure": {
+                "points": [list(point) for point in cls.points],
+                "late_action": cls.late_action,
+                "fresh_start": cls.fresh_start,
+            },
+        }
 
     # ---- what a controller asks ----
 

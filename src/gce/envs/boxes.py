@@ -115,6 +115,8 @@ class BoxEnv(BodyEnv):
     action_names = ("force",)
     object_range = (5, 9)
     group_size = 25
+    points = tuple((2 * k, 2 * k + 1, 8 + 2 * k, 9 + 2 * k) for k in range(4))
+    late_action = True
 
     stiffness_range: ClassVar[tuple[float, float]]
     parameters: BoxParameters

@@ -69,6 +69,9 @@ class Rope(BodyEnv):
     num_relations = 8
     object_range = (5, 9)
     group_size = 25
+    points = ((0, 1, 2, 3),)
+    # The engine moves bodies before it computes forces: the first step knows only the impulse.
+    fresh_start = True
 
     parameters: RopeParameters
 

@@ -1,0 +1,271 @@
+"""`gce train`, `gce adapt` and `gce predict`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import tyro
+
+from gce.cli.progress import progress
+from gce.errors import InputError
+
+Form = Literal["hom_mean", "hom", "dense", "tensor"]
+Potential = Literal["gaussian", "laplace", "vmf", "mlp", "constant"]
+
+
+@dataclass
+class Train:
+    """Train a model; a training that was stopped goes on when the same command is given again."""
+
+    world: tyro.conf.Positional[str]
+    """The world the data is of: rope, soft, swim or grid; `own` for data of no known world."""
+    data: Path
+    """A data set file."""
+    out: Path
+    """The folder for the model, its log and its checkpoint."""
+    form: Form = "hom_mean"
+    """Form of the operator."""
+    potential: Potential = "gaussian"
+    """Potential of the Gibbs weights."""
+    bandwidth: float = 2.0
+    """Hyper-parameter of the potential, where it has one."""
+    iterations: int = 4000
+    """Steps of gradient descent."""
+    seed: int = 0
+    """Decides everything random: the same seed and data give the same model."""
+    learning_rate: float = 3e-3
+    """Largest step size."""
+    schedule: Literal["cosine", "paper"] = "cosine"
+    """How the step size falls: along a cosine, or as in the paper."""
+    horizon: int = 48
+    """Steps predicted in training at the end; it grows from 4."""
+    patience: int = 0
+    """Stop after so many validations without progress; 0 never."""
+    features: int = 32
+    """Learned features of a node."""
+    validation: float = 0.05
+    """Share of the systems kept for validation."""
+    threads: int = 1
+    """Threads of PyTorch."""
+    device: str = "cpu"
+    """cpu, or cuda where there is one."""
+
+    def run(self) -> None:
+        import torch
+
+        from gce import __version__
+        from gce.files import save_model
+        from gce.presets import config_for
+        from gce.training import SystemData, Training, TrainingConfig, prepare
+        from gce.trajectory import Dataset
+
+        if self.device != "cpu" and not torch.cuda.is_available():
+            raise InputError(f"--device is {self.device!r}, but PyTorch finds no GPU here; leave it at cpu")
+        if not 0 < self.validation < 1:
+            raise InputError(f"--validation is {self.validation}, expected a share between 0 and 1 such as 0.05")
+        torch.set_num_threads(self.threads)
+        with Dataset.open(self.data) as data:
+            if (data.world or "own") != self.world:
+                raise InputError(f"{self.data} is of the world {data.world or 'own'}, not of {self.world}")
+            config = config_for(
+                data, form=self.form, potential=self.potential, potential_value=self.bandwidth, features=self.features
+            )
+            training = TrainingConfig(
+                iterations=self.iterations,
+                seed=self.seed,
+                learning_rate=self.learning_rate,
+                schedule=self.schedule,
+                horizons=tuple(max(1, min(h, self.horizon)) for h in (4, 16, 16, 16, 32, 32, 32, self.horizon)),
+                patience=self.patience,
+            )
+            kept, rest = data.split([self.validation, 1 - self.validation], self.seed)
+            model = prepare(config, rest, self.seed).to(self.device)
+            systems = [
+                SystemData(model, [rest[int(k)] for k in rest.group(int(g)).episodes]) for g in sorted(set(rest.groups))
+            ]
+            validation = [
+                [kept[int(k)] for k in kept.group(int(g)).episodes[:9]] for g in sorted(set(kept.groups))[:16]
+            ]
+        systems = [system for system in systems if len(system) > 1]
+        if not systems or not all(len(v) > 1 for v in validation) or not validation:
+            raise InputError(f"{self.data} needs several systems with at least two episodes each to train on")
+        self.out.mkdir(parents=True, exist_ok=True)
+        run = Training(model, systems, validation, training, self.out)
+        run.resume()
+        board = _board(self.out)
+        with progress(f"training {self.world}", training.iterations, "iterations") as done:
+            done(run.iteration)
+
+            def tell(now: Any) -> None:
+                done(1)
+                if now.validation is not None:
+                    print(
+                        f"iteration {now.iteration}: loss {now.loss:.4f}, validation {now.validation:.4f}",
+                        file=sys.stderr,
+                    )
+                    if board is not None:
+                        board.add_scalar("validation", now.validation, now.iteration)
+                if board is not None:
+                    board.add_scalar("loss", now.loss, now.iteration)
+
+            best = run.run(tell)
+        about = {
+            "command": "gce " + " ".join(sys.argv[1:]),
+            "data": data.metadata.get("recording", {"file": self.data.name}),
+            "seed": self.seed,
+            "version": __version__,
+            "seconds": round(run.seconds, 1),
+            "validation_nrmse": best,
+        }
+        save_model(model, self.out, about)
+        print(f"{self.out}: validation NRMSE {best:.4f} after {run.seconds:.0f} s", file=sys.stderr)
+
+
+@dataclass
+class Adapt:
+    """Adapt a model to one system of a data set, and keep the result."""
+
+    file: tyro.conf.Positional[Path]
+    """A data set file."""
+    out: Path
+    """The folder to write."""
+    group: int = 0
+    """The system (group of episodes) to adapt to."""
+    episodes: int = 8
+    """How many of its episodes to use."""
+    model: Path | None = None
+    """The folder of a model; by default the one that comes with the package for the file's world."""
+
+    def run(self) -> None:
+        from gce.files import save_system
+        from gce.system import adapt
+        from gce.trajectory import Dataset
+
+        with Dataset.open(self.file) as data:
+            model = find_model(self.model, data)
+            chosen = data.group(self.group).episodes[: self.episodes]
+            if self.episodes < 1:
+                raise InputError(f"--episodes is {self.episodes}, expected at least 1")
+            system = adapt(model, [data[int(k)] for k in chosen])
+        save_system(system, self.out)
+        print(f"{self.out}: adapted to {len(chosen)} episodes of group {self.group}", file=sys.stderr)
+
+
+@dataclass
+class Predict:
+    """Predict an episode from its first observation and its actions, after adapting to others of its system."""
+
+    file: tyro.conf.Positional[Path]
+    """A data set file."""
+    episode: int = 0
+    """The episode to predict."""
+    adapt: int = 8
+    """How many other episodes of its group to adapt to."""
+    noise: float = 0.0
+    """Noise added to the observations of these and to the first observation, as a share of the world's units."""
+    seeds: int = 3
+    """With noise: how many draws to average over."""
+    seed: int = 0
+    """Of the noise."""
+    model: Path | None = None
+    """The folder of a model; by default the one that comes with the package for the file's world."""
+    form: Form | None = None
+    """Another form of the operator, to compare."""
+    linear: bool = False
+    """Stay in feature space instead of taking the features of each predicted state anew."""
+    plot: Path | None = None
+    """A picture (.png) of the prediction beside the truth."""
+    json: bool = False
+    """Print JSON on standard output."""
+
+    def run(self) -> None:
+        import numpy as np
+        import torch
+
+        from gce import __version__
+        from gce.trajectory import Dataset
+
+        torch.set_num_threads(1)
+        if self.adapt < 1:
+            raise InputError(f"--adapt is {self.adapt}, expected at least 1 episode")
+        with Dataset.open(self.file) as data:
+            model = find_model(self.model, data)
+            if self.form is not None:
+                model = model.with_form(self.form)
+            if not 0 <= self.episode < len(data):
+                raise InputError(f"{self.file} has the episodes 0 to {len(data) - 1}, asked for {self.episode}")
+            others = others_of_group(data, self.episode, self.adapt)
+            episode, adapting = data[self.episode], [data[k] for k in others]
+            unit = _units(data, model)
+        from gce.evaluation import prediction
+
+        results = [
+            prediction(model, episode, adapting, unit, self.noise, self.seed + s, not self.linear)
+            for s in range(self.seeds if self.noise else 1)
+        ]
+        errors = np.mean([result.nrmse for result in results], axis=0)
+        by_step = {str(step): float(errors[min(step, len(errors)) - 1]) for step in (1, 10, 50, 100)}
+        by_step["mean"] = float(errors.mean())
+        answer = {
+            "nrmse": by_step,
+            "coverage_90": sum(result.coverage for result in results) / len(results),
+            "episode": self.episode,
+            "adapt": others,
+            "noise": self.noise,
+            "seed": self.seed,
+            "version": __version__,
+        }
+        if self.plot is not None:
+            from gce.charts import prediction_chart
+
+            prediction_chart(results[0], episode.observations, self.plot)
+        if self.json:
+            print(json.dumps(answer))
+        else:
+            for step, error in by_step.items():
+                print(f"NRMSE {'mean' if step == 'mean' else 'at step ' + step}: {error:.4f}")
+
+
+def find_model(folder: Path | None, data: Any) -> Any:
+    """The model of a folder, or the one that comes with the package for the data's world."""
+    from gce.files import load_model, shipped
+
+    if folder is None and data.world is None:
+        raise InputError("the file is of no known world; name a model with --model")
+    model = load_model(folder if folder is not None else shipped(data.world))
+    if model.config.world != data.world:
+        raise InputError(f"the model is of the world {model.config.world}, the data of {data.world}")
+    return model
+
+
+def others_of_group(data: Any, episode: int, count: int) -> list[int]:
+    """The episodes that follow in the same group, going round."""
+    members = data.group(int(data.groups[episode])).episodes.tolist()
+    place = members.index(episode)
+    others: list[int] = members[place + 1 :] + members[:place]
+    if len(others) < count:
+        raise InputError(
+            f"episode {episode} has {len(others)} others of its system, asked for {count}; give a smaller --adapt"
+        )
+    return others[:count]
+
+
+def _units(data: Any, model: Any) -> Any:
+    """What errors are measured in: the world's fixed units, or the training data's where there is no world."""
+    from gce.envs import WORLDS
+
+    if data.world in WORLDS:
+        return WORLDS[data.world].observation_std
+    return model.observation_std.double().numpy()
+
+
+def _board(folder: Path) -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        return None
+    return SummaryWriter(str(folder / "tensorboard"))

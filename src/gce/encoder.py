@@ -1,0 +1,98 @@
+"""Message passing into feature space (paper, 'Mapping to RKHSs').
+
+    psi_i = f_V(o_i, sum over j in E(i) of f_E(o_i, o_j, e_ij))
+
+in `rounds` rounds. f_E is one hidden layer; its output layer is applied after the sum, which is the same and cheaper.
+The features are bounded; a few linear ones stand beside them,
+
+    sum over j in E(i) of G_r e_ij + H_r own_j,      r the relation of j to i
+
+With `conservative`, all features are net flows: what a node gains, another loses (sum over nodes is zero), as forces
+between bodies do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from gce.inputs import InputLayer
+from gce.topology import Topology
+
+
+@dataclass(frozen=True)
+class EncoderShape:
+    """num_features bounded features, then num_linear linear ones; widths of the hidden layers of nodes and edges."""
+
+    num_relations: int
+    num_node_types: int
+    num_features: int = 32
+    num_linear: int = 8
+    node_width: int = 64
+    edge_width: int = 32
+    rounds: int = 2
+    conservative: bool = False
+
+
+class Encoder(nn.Module):
+    """States [*batch, nodes, state] to phi [*batch, nodes, features + linear].
+
+    bound: what a message (conservative) or a node (otherwise) adds to a feature lies within +-bound.
+    """
+
+    def __init__(self, inputs: InputLayer, shape: EncoderShape, bound: float = 5.0) -> None:
+        super().__init__()
+        self.inputs, self.shape, self.bound = inputs, shape, bound
+        s, w, e = shape, shape.node_width, shape.edge_width
+        rounds = s.rounds + s.conservative  # a conservative readout is one more round of messages
+        widths = [inputs.num_own] + [w] * (rounds - 1)
+        self.edge = nn.ModuleList(nn.Linear(inputs.num_edge, e, bias=False) for _ in widths)
+        self.receiver = nn.ModuleList(nn.Linear(k, e, bias=False) for k in widths)
+        self.sender = nn.ModuleList(nn.Linear(k, e, bias=False) for k in widths)
+        self.relation = nn.Parameter(0.3 * torch.randn(rounds, s.num_relations, e))
+        self.message = nn.ModuleList(nn.Linear(e, w) for _ in range(s.rounds))
+        self.own = nn.ModuleList(nn.Linear(k, w, bias=False) for k in widths[: s.rounds])
+        self.node_type = nn.Parameter(0.3 * torch.randn(s.num_node_types, w))
+        self.output = nn.Linear(e if s.conservative else w, s.num_features, bias=not s.conservative)
+        self.linear_edge = nn.Parameter(0.15 * torch.randn(s.num_relations, inputs.num_edge, s.num_linear))
+        self.linear_own = nn.Parameter(0.15 * torch.randn(s.num_relations, inputs.num_own, s.num_linear))
+
+    def forward(
+        self, x: Float[Tensor, "*batch nodes state"], topology: Topology
+    ) -> Float[Tensor, "*batch nodes features"]:
+        own, edge = self.inputs(x, topology)
+        hidden = own
+        for r in range(self.shape.rounds):
+            heard = self.message[r](topology.sum(self._say(r, hidden, edge, topology)))
+            update = heard + self.own[r](hidden)
+            if r == 0:
+                hidden = nn.functional.silu(update + self.node_type[topology.node_type])
+            else:
+                hidden = hidden + nn.functional.silu(update)
+        linear = _by_row(edge, self.linear_edge[topology.edge_type])
+        linear = linear + _by_row(topology.sent(own), self.linear_own[topology.edge_type])
+        if self.shape.conservative:
+            messages = self._bounded(self.output(self._say(self.shape.rounds, hidden, edge, topology)))
+            return torch.cat([topology.net(messages), topology.net(linear)], dim=-1)
+        return torch.cat([self._bounded(self.output(hidden)), topology.sum(linear)], dim=-1)
+
+    def _say(self, r: int, hidden: Tensor, edge: Tensor, topology: Topology) -> Float[Tensor, "*batch edges width"]:
+        """f_E: what each edge says in a round, from the edge, its relation, the receiver and the sender."""
+        said = self.edge[r](edge) + self.relation[r][topology.edge_type]
+        said = said + topology.received(self.receiver[r](hidden)) + topology.sent(self.sender[r](hidden))
+        return nn.functional.silu(said)
+
+    def _bounded(self, values: Tensor) -> Tensor:
+        """bound x tanh(. / bound): nearly linear in the middle."""
+        return self.bound * torch.tanh(values / self.bound)
+
+
+def _by_row(
+    values: Float[Tensor, "*batch rows c"], matrices: Float[Tensor, "rows c d"]
+) -> Float[Tensor, "*batch rows d"]:
+    """Each row times its own matrix."""
+    flat = values.reshape(-1, *values.shape[-2:]).transpose(0, 1)
+    return torch.bmm(flat, matrices).transpose(0, 1).reshape(*values.shape[:-1], matrices.shape[-1])

@@ -1,0 +1,189 @@
+"""What the encoder sees: the state of every node and of every edge, in units in which it varies.
+
+What matters is often small: the stretch of a stiff spring is a short difference of large positions. So differences
+are taken in units of their relation type, and where the observation consists of points in the plane, lengths between
+points and the rates of these enter as well, alone and along the direction between the points. Positions then enter
+only as differences: moving the whole system changes nothing.
+
+For a pair of points with difference q and relative velocity w, u = q / |q|:
+
+    [l, r, l u, r u, a u],   l = (|q| - mean) / std,   r = (u . w) / std,   a the node's previous action
+
+Pairs are those of neighbouring nodes (one point a node) or of a node's own points (several).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import combinations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from gce.topology import Topology
+
+Points = tuple[tuple[int, int, int, int], ...]
+"""The coordinates (x, y, vx, vy) of each point of a node."""
+
+SMALLEST_LENGTH = 3e-3
+SMALLEST_UNIT = 0.02
+
+
+class InputLayer(nn.Module):
+    """Own inputs of nodes and inputs of edges, from normalised states.
+
+    points: the points a node consists of; () for observations that are not points in the plane.
+    num_state: coordinates of a state: the observation first, the previous action last.
+    unit_std: of the observation, to measure lengths in physical units.
+    """
+
+    unit_std: Tensor
+    difference_mean: Tensor
+    difference_std: Tensor
+    own_mean: Tensor
+    own_std: Tensor
+    length_mean: Tensor
+    length_std: Tensor
+    rate_std: Tensor
+    attribute_mean: Tensor
+    attribute_std: Tensor
+
+    def __init__(
+        self,
+        num_observations: int,
+        num_state: int,
+        num_previous_actions: int,
+        num_relations: int,
+        num_node_types: int,
+        num_node_attributes: int,
+        num_edge_attributes: int,
+        points: Points,
+    ) -> None:
+        super().__init__()
+        self.points, self.num_state, self.num_observations = points, num_state, num_observations
+        self.num_previous_actions = num_previous_actions
+        self.num_node_attributes, self.num_edge_attributes = num_node_attributes, num_edge_attributes
+        coordinates = [c for point in points for c in point[:2]]
+        self.pairs = list(combinations(range(len(points)), 2))
+        # What a node knows of itself: all but its place, or all where there are no points.
+        self.moving = [c for c in range(num_state) if c not in coordinates]
+        self.between_nodes = len(points) == 1
+        self.within_node = len(self.pairs) > 0
+        geometry = 6 + 2 * num_previous_actions
+        self.num_own = len(self.moving) + num_node_attributes
+        self.num_edge = num_state + num_edge_attributes
+        if self.between_nodes:
+            self.num_edge += 6
+        if self.within_node:
+            self.num_own += geometry * len(self.pairs) + len(coordinates)
+        kinds = num_relations if self.between_nodes else num_node_types
+        lengths = 1 if self.between_nodes else len(self.pairs)
+        for name, shape in (
+            ("difference", (num_relations, num_state)),
+            ("own", (num_node_types, 2 * len(points))),
+            ("length", (kinds, lengths)),
+            ("rate", (kinds, lengths)),
+            ("attribute", (num_node_attributes + num_edge_attributes,)),
+        ):
+            self.register_buffer(f"{name}_mean", torch.zeros(shape))
+            self.register_buffer(f"{name}_std", torch.ones(shape))
+        self.register_buffer("unit_std", torch.ones(num_observations))
+
+    def forward(
+        self, x: Float[Tensor, "*batch nodes state"], topology: Topology
+    ) -> tuple[Float[Tensor, "*batch nodes own"], Float[Tensor, "*batch edges edge"]]:
+        kind, n = topology.edge_type, self.num_node_attributes
+        difference = topology.sent(x) - topology.received(x)
+        edge = [(difference - self.difference_mean[kind]) / self.difference_std[kind]]
+        own = [x[..., self.moving]]
+        if self.between_nodes:
+            q, w = self._points(difference)
+            edge.append(self._geometry(q, w, kind))
+        if self.within_node:
+            q, w = self._points(x)
+            centred = q - q.mean(-2, keepdim=True)
+            first, second = zip(*self.pairs, strict=True)
+            actions = x[..., self.num_state - self.num_previous_actions :]
+            apart = q[..., second, :] - q[..., first, :]
+            parting = w[..., second, :] - w[..., first, :]
+            own.append(self._geometry(apart, parting, topology.node_type, actions))
+            kind_own = topology.node_type
+            own.append((centred.flatten(-2) - self.own_mean[kind_own]) / self.own_std[kind_own])
+        if n:
+            scaled = (topology.node_attributes - self.attribute_mean[:n]) / self.attribute_std[:n]
+            own.append(scaled.expand(*x.shape[:-1], n))
+        if self.num_edge_attributes:
+            scaled = (topology.edge_attributes - self.attribute_mean[n:]) / self.attribute_std[n:]
+            edge.append(scaled.expand(*edge[0].shape[:-1], self.num_edge_attributes))
+        return torch.cat(own, dim=-1), torch.cat(edge, dim=-1)
+
+    def _points(
+        self, values: Float[Tensor, "*batch rows state"]
+    ) -> tuple[Float[Tensor, "*batch rows points 2"], Float[Tensor, "*batch rows points 2"]]:
+        """Positions and velocities of the points, in physical units (up to the mean, which differences do not see)."""
+        place = [c for p in self.points for c in p[:2]]
+        speed = [c for p in self.points for c in p[2:]]
+        q = values[..., place] * self.unit_std[place]
+        w = values[..., speed] * self.unit_std[speed]
+        return q.unflatten(-1, (-1, 2)), w.unflatten(-1, (-1, 2))
+
+    def _geometry(
+        self, q: Tensor, w: Tensor, kind: Tensor, actions: Tensor | None = None
+    ) -> Float[Tensor, "*batch rows geometry"]:
+        length, rate, u = _length(q, w)
+        stretch = ((length - self.length_mean[kind]) / self.length_std[kind]).unsqueeze(-1)
+        rate = (rate / self.rate_std[kind]).unsqueeze(-1)
+        parts = [stretch, rate, stretch * u, rate * u]
+        if actions is not None:
+            parts += [a.unsqueeze(-1).unsqueeze(-1) * u for a in actions.unbind(-1)]
+        return torch.cat(parts, dim=-1).flatten(-2)
+
+    @torch.no_grad()
+    def set_units(self, samples: Iterable[tuple[Float[Tensor, "batch nodes state"], Topology]]) -> None:
+        """Learn the units from states on some graphs."""
+        gathered: dict[str, dict[int, list[Tensor]]] = {k: {} for k in ("difference", "own", "length", "rate")}
+
+        def gather(name: str, kinds: Tensor, values: Tensor) -> None:
+            for kind in kinds.unique().tolist():
+                gathered[name].setdefault(kind, []).append(values[:, kinds == kind].flatten(0, 1))
+
+        node_rows, edge_rows = [], []
+        for x, topology in samples:
+            difference = topology.sent(x) - topology.received(x)
+            gather("difference", topology.edge_type, difference)
+            if self.between_nodes:
+                length, rate, _ = _length(*self._points(difference))
+                gather("length", topology.edge_type, length)
+                gather("rate", topology.edge_type, rate)
+            if self.within_node:
+                q, w = self._points(x)
+                gather("own", topology.node_type, (q - q.mean(-2, keepdim=True)).flatten(-2))
+                first, second = zip(*self.pairs, strict=True)
+                length, rate, _ = _length(q[..., second, :] - q[..., first, :], w[..., second, :] - w[..., first, :])
+                gather("length", topology.node_type, length)
+                gather("rate", topology.node_type, rate)
+            node_rows.append(topology.node_attributes)
+            edge_rows.append(topology.edge_attributes[topology.senders != topology.receivers])
+        for name, smallest in (
+            ("difference", SMALLEST_UNIT),
+            ("own", SMALLEST_UNIT),
+            ("length", SMALLEST_LENGTH),
+            ("rate", SMALLEST_UNIT),
+        ):
+            mean, std = getattr(self, f"{name}_mean"), getattr(self, f"{name}_std")
+            for kind, pieces in gathered[name].items():
+                rows = torch.cat(pieces)
+                mean[kind], std[kind] = rows.mean(0), rows.std(0).clamp_min(smallest)
+        for start, tables in ((0, node_rows), (self.num_node_attributes, edge_rows)):
+            rows = torch.cat(tables)
+            if rows.shape[1]:
+                self.attribute_mean[start : start + rows.shape[1]] = rows.mean(0)
+                self.attribute_std[start : start + rows.shape[1]] = rows.std(0).clamp_min(1e-6)
+
+
+def _length(q: Tensor, w: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """|q|, its rate under the relative velocity w, and the direction of q."""
+    length = (q.square().sum(-1) + 1e-8).sqrt()
+    u = q / length.unsqueeze(-1)
+    return length, (u * w).sum(-1), u

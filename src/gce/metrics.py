@@ -1,0 +1,38 @@
+"""The figures reported, defined once: control error and cost, prediction error, and distances of embeddings."""
+
+from __future__ import annotations
+
+import numpy as np
+from jaxtyping import Float
+
+
+def nrmse(
+    predicted: Float[np.ndarray, "steps nodes coordinates"],
+    true: Float[np.ndarray, "steps nodes coordinates"],
+    std: Float[np.ndarray, " coordinates"],
+) -> Float[np.ndarray, " steps"]:
+    """At each step, the root of the mean over nodes and coordinates of ((predicted - true) / std)^2."""
+    return np.sqrt(np.mean(np.square((predicted - true) / std), axis=(-2, -1)))
+
+
+def control_error(final: Float[np.ndarray, "nodes d"], goal: Float[np.ndarray, "nodes d"]) -> float:
+    """|o_M - o*| / |o*| in physical units."""
+    return float(np.linalg.norm(final - goal) / np.linalg.norm(goal))
+
+
+def control_cost(
+    observations: Float[np.ndarray, "steps nodes d"],
+    goal: Float[np.ndarray, "nodes d"],
+    actions: Float[np.ndarray, "steps nodes a"],
+    observation_std: Float[np.ndarray, " d"],
+    action_std: Float[np.ndarray, " a"],
+    action_weight: float,
+) -> float:
+    """sum over t = 1..M of |(o_t - o*) / std|^2 + q |a_t / action std|^2."""
+    miss = np.square((observations - goal) / observation_std).sum()
+    return float(miss + action_weight * np.square(actions / action_std).sum())
+
+
+def mmd(first: Float[np.ndarray, "*batch d"], second: Float[np.ndarray, "*batch d"]) -> Float[np.ndarray, "*batch"]:
+    """The maximum mean discrepancy of two distributions given by their embeddings: the distance of these."""
+    return np.linalg.norm(first - second, axis=-1)

@@ -1,0 +1,130 @@
+"""What a form of the embedding operator is: regressors from features and actions, and the operator fitted on them.
+
+Every form writes the conditional mean of the next features as a linear map of some regressors,
+
+    E[psi^O_i | h, a] = C' x_i(psi, a, alpha)
+
+and the forms differ in x_i and in whether all nodes share C. The fitted operator is a value.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from gce.ridge import Moments
+from gce.topology import Topology
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Sizes a form needs: features psi and actions of a node, and the numbers of relation and node types."""
+
+    num_features: int
+    num_actions: int
+    num_relations: int
+    num_node_types: int
+
+
+class Form(ABC):
+    """Regressors of the next features; one row a node."""
+
+    name: ClassVar[str]
+    controllable: ClassVar[bool] = True
+    """Whether the next features are affine in the actions, so that a plan is a quadratic problem."""
+    shared: ClassVar[bool]
+    """Whether all nodes have one operator; otherwise each has its own."""
+    weighted: ClassVar[bool] = False
+    """Whether the regressors use Gibbs weights."""
+
+    def __init__(self, shape: Shape) -> None:
+        self.shape = shape
+
+    @abstractmethod
+    def num_regressors(self, topology: Topology) -> int: ...
+
+    @abstractmethod
+    def num_state_regressors(self, topology: Topology) -> int:
+        """How many of the first regressors are of the history; the rest are of the action, then the constant."""
+
+    @abstractmethod
+    def regressors(
+        self,
+        features: Float[Tensor, "*batch nodes features"],
+        actions: Float[Tensor, "*batch nodes action"],
+        weights: Float[Tensor, "*batch edges"] | None,
+        topology: Topology,
+    ) -> Float[Tensor, "*batch nodes regressors"]: ...
+
+    def moments(
+        self, X: Float[Tensor, "*batch nodes D"], Y: Float[Tensor, "*batch nodes m"], topology: Topology
+    ) -> list[Moments]:
+        """The sums of each graph of a union, or of each of its nodes where nodes have their own operators."""
+        graphs = zip(X.split(topology.splits, dim=-2), Y.split(topology.splits, dim=-2), strict=True)
+        if self.shared:
+            return [Moments.of(x.flatten(0, -2), y.flatten(0, -2)) for x, y in graphs]
+        return [Moments.of(x.flatten(0, -3).transpose(0, 1), y.flatten(0, -3).transpose(0, 1)) for x, y in graphs]
+
+    def num_constants(self, topology: Topology) -> int:
+        """How many of the last regressors are constants, which no ridge penalises."""
+        return self.shape.num_node_types if self.shared else 1
+
+
+@dataclass(frozen=True, eq=False)
+class Operator:
+    """A fitted operator.
+
+    coefficients: C, [regressors, targets], with a first axis of nodes where nodes have their own.
+    residual: covariance of what one step leaves unexplained; condition: of the matrix inverted; rows: samples used.
+    """
+
+    form: Form
+    coefficients: Float[Tensor, "*nodes D m"]
+    residual: Float[Tensor, "*nodes m m"]
+    condition: Float[Tensor, "*nodes"]
+    ridge: float
+    rows: int
+
+    def apply(self, X: Float[Tensor, "*batch nodes D"]) -> Float[Tensor, "*batch nodes m"]:
+        """C' x of every node."""
+        C = self.coefficients.to(X.dtype)
+        return X @ C if C.ndim == 2 else torch.einsum("...nd,ndm->...nm", X, C)
+
+
+def action_sums(
+    actions: Float[Tensor, "*batch nodes a"], topology: Topology, num_relations: int
+) -> Float[Tensor, "*batch nodes columns"]:
+    """For each relation type, the sum of the actions of the neighbours in that relation: C_{O|A^j} per relation."""
+    return relation_sums(actions, topology, num_relations)
+
+
+def relation_sums(
+    values: Float[Tensor, "*batch nodes d"], topology: Topology, num_relations: int
+) -> Float[Tensor, "*batch nodes columns"]:
+    """Columns r*d to (r+1)*d: the sum of the values of the neighbours in relation r."""
+    place = topology.receivers * num_relations + topology.edge_type
+    size = topology.num_nodes * num_relations
+    sums = values.new_zeros((*values.shape[:-2], size, values.shape[-1]))
+    sums = sums.index_add(-2, place, topology.sent(values))
+    return sums.reshape(*values.shape[:-1], num_relations * values.shape[-1])
+
+
+def slot_table(values: Float[Tensor, "*batch edges d"], topology: Topology) -> Float[Tensor, "*batch nodes columns"]:
+    """Columns k*d to (k+1)*d: what the k-th edge into each node brings, 0 where there are fewer edges."""
+    place = topology.receivers * topology.max_degree + topology.slots
+    table = values.new_zeros((*values.shape[:-2], topology.num_nodes * topology.max_degree, values.shape[-1]))
+    table = table.index_add(-2, place, values)
+    return table.reshape(*values.shape[:-2], topology.num_nodes, topology.max_degree * values.shape[-1])
+
+
+def type_constants(
+    like: Float[Tensor, "*batch nodes d"], topology: Topology, num_node_types: int
+) -> Float[Tensor, "*batch nodes types"]:
+    """A constant for each node type: 1 at nodes of that type."""
+    constants = torch.nn.functional.one_hot(topology.node_type, num_node_types).to(like.dtype)
+    return constants.expand(*like.shape[:-1], num_node_types)

@@ -1,0 +1,135 @@
+"""The four forms of the paper ('Comparison of different embeddings'), from the most general to the most economical."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from gce.errors import InputError
+from gce.operators.base import (
+    Form,
+    Shape,
+    action_sums,
+    relation_sums,
+    slot_table,
+    type_constants,
+)
+from gce.potentials import mean_field
+from gce.topology import Topology
+
+
+class TensorForm(Form):
+    """sum over j in E(i) of C_{O^i|A^jH^j} [psi_j (x) psi^a_j], an operator for every edge.
+
+    The action feature is [1, a], so that a node without action still has an effect. History and action are entangled:
+    it predicts, but a plan is not a quadratic problem.
+    """
+
+    name, controllable, shared = "tensor", False, False
+
+    def _columns(self) -> int:
+        return self.shape.num_features * (1 + self.shape.num_actions)
+
+    def num_regressors(self, topology: Topology) -> int:
+        return topology.max_degree * self._columns() + 1
+
+    def num_state_regressors(self, topology: Topology) -> int:
+        return self.num_regressors(topology) - 1
+
+    def regressors(self, features: Tensor, actions: Tensor, weights: Tensor | None, topology: Topology) -> Tensor:
+        one = torch.ones_like(actions[..., :1])
+        action_features = torch.cat([one, actions], dim=-1)
+        product = (features.unsqueeze(-1) * action_features.unsqueeze(-2)).flatten(-2)
+        return torch.cat([slot_table(topology.sent(product), topology), one], dim=-1)
+
+
+class DenseForm(Form):
+    """sum over j in E(i) of C_{O^i|H^j} psi_j + C_{O^i|A^j} a_j, operators for every edge."""
+
+    name, shared = "dense", False
+
+    def num_regressors(self, topology: Topology) -> int:
+        return topology.max_degree * (self.shape.num_features + self.shape.num_actions) + 1
+
+    def num_state_regressors(self, topology: Topology) -> int:
+        return topology.max_degree * self.shape.num_features
+
+    def regressors(self, features: Tensor, actions: Tensor, weights: Tensor | None, topology: Topology) -> Tensor:
+        return torch.cat(
+            [
+                slot_table(topology.sent(features), topology),
+                slot_table(topology.sent(actions), topology),
+                torch.ones_like(features[..., :1]),
+            ],
+            dim=-1,
+        )
+
+
+class HomForm(Form):
+    """sum over relations r of C_r (sum of psi_j in relation r), one operator a relation, uniform weights.
+
+    This is the compositional Koopman operator of Li et al. (2020).
+    """
+
+    name, shared = "hom", True
+
+    def num_regressors(self, topology: Topology) -> int:
+        s = self.shape
+        return s.num_relations * (s.num_features + s.num_actions) + s.num_node_types
+
+    def num_state_regressors(self, topology: Topology) -> int:
+        return self.shape.num_relations * self.shape.num_features
+
+    def regressors(self, features: Tensor, actions: Tensor, weights: Tensor | None, topology: Topology) -> Tensor:
+        s = self.shape
+        return torch.cat(
+            [
+                relation_sums(features, topology, s.num_relations),
+                action_sums(actions, topology, s.num_relations),
+                type_constants(features, topology, s.num_node_types),
+            ],
+            dim=-1,
+        )
+
+
+class HomMeanForm(Form):
+    """C_self psi_i + C_mean (sum over j in E(i) of alpha_ij psi_j) + actions per relation, shared by all nodes.
+
+    own_block: with C_self, the default; without it the form is the paper's, literally.
+    """
+
+    name, shared, weighted = "hom_mean", True, True
+
+    def __init__(self, shape: Shape, own_block: bool = True) -> None:
+        super().__init__(shape)
+        self.own_block = own_block
+
+    def num_regressors(self, topology: Topology) -> int:
+        s = self.shape
+        return self.num_state_regressors(topology) + s.num_relations * s.num_actions + s.num_node_types
+
+    def num_state_regressors(self, topology: Topology) -> int:
+        return self.shape.num_features * (2 if self.own_block else 1)
+
+    def regressors(self, features: Tensor, actions: Tensor, weights: Tensor | None, topology: Topology) -> Tensor:
+        if weights is None:
+            raise ValueError("hom_mean needs the Gibbs weights")
+        s = self.shape
+        return torch.cat(
+            [
+                *([features] if self.own_block else []),
+                mean_field(weights, features, topology),
+                action_sums(actions, topology, s.num_relations),
+                type_constants(features, topology, s.num_node_types),
+            ],
+            dim=-1,
+        )
+
+
+FORMS: dict[str, type[Form]] = {form.name: form for form in (TensorForm, DenseForm, HomForm, HomMeanForm)}
+
+
+def make_form(name: str, shape: Shape, own_block: bool = True) -> Form:
+    if name not in FORMS:
+        raise InputError(f"there is no form {name!r}; the forms are {', '.join(FORMS)}")
+    return HomMeanForm(shape, own_block) if name == "hom_mean" else FORMS[name](shape)

@@ -1,0 +1,115 @@
+"""Pair-wise potentials f and the Boltzmann-Gibbs weights they give (paper, equation 'Gibbs measure').
+
+    alpha_ij = exp f(psi_i, psi_j) / sum over k in E(i) of exp f(psi_i, psi_k)
+
+E(i) is the inclusive neighbourhood. Hyper-parameters are positive and kept as logarithms; they are learned with the
+encoder, or stay what they were given.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Callable
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from gce.errors import InputError
+from gce.topology import Topology
+
+
+class Potential(nn.Module):
+    """f on the features of receivers i and senders j, one number an edge."""
+
+    @abstractmethod
+    def forward(
+        self, receivers: Float[Tensor, "*batch edges d"], senders: Float[Tensor, "*batch edges d"]
+    ) -> Float[Tensor, "*batch edges"]: ...
+
+
+class _Scaled(Potential):
+    """A potential with one positive hyper-parameter."""
+
+    def __init__(self, value: float = 1.0, learned: bool = True) -> None:
+        super().__init__()
+        if not 0 < value < math.inf:
+            raise InputError(f"a potential's hyper-parameter must be positive, got {value}")
+        self._log = nn.Parameter(torch.tensor(math.log(value)), requires_grad=learned)
+
+    @property
+    def value(self) -> Tensor:
+        return self._log.exp()
+
+
+class Gaussian(_Scaled):
+    """f = -|psi_i - psi_j|^2 / (2 sigma^2); value: the bandwidth sigma."""
+
+    def forward(self, receivers: Tensor, senders: Tensor) -> Tensor:
+        return -(receivers - senders).square().sum(-1) / (2 * self.value**2)
+
+
+class Laplace(_Scaled):
+    """f = -|psi_i - psi_j|_1 / lambda; value: the scale lambda."""
+
+    def forward(self, receivers: Tensor, senders: Tensor) -> Tensor:
+        return -(receivers - senders).abs().sum(-1) / self.value
+
+
+class VonMisesFisher(_Scaled):
+    """f = kappa cos(psi_i, psi_j); value: the concentration kappa."""
+
+    def forward(self, receivers: Tensor, senders: Tensor) -> Tensor:
+        return self.value * nn.functional.cosine_similarity(receivers, senders, dim=-1, eps=1e-8)
+
+
+class Neural(Potential):
+    """f = MLP([psi_i, psi_j])."""
+
+    def __init__(self, num_features: int, width: int = 32) -> None:
+        super().__init__()
+        self.score = nn.Sequential(nn.Linear(2 * num_features, width), nn.SiLU(), nn.Linear(width, 1))
+
+    def forward(self, receivers: Tensor, senders: Tensor) -> Tensor:
+        return self.score(torch.cat([receivers, senders], dim=-1)).squeeze(-1)
+
+
+class Constant(Potential):
+    """f = 0: every neighbour weighs the same, the mean field is the mean."""
+
+    def forward(self, receivers: Tensor, senders: Tensor) -> Tensor:
+        return receivers.new_zeros(receivers.shape[:-1])
+
+
+NAMES = ("gaussian", "laplace", "vmf", "mlp", "constant")
+
+
+def make_potential(name: str, num_features: int, value: float = 1.0, learned: bool = True) -> Potential:
+    """A potential by name; `value` is its hyper-parameter where it has one."""
+    if name not in NAMES:
+        raise InputError(f"there is no potential {name!r}; the potentials are {', '.join(NAMES)}")
+    if name == "mlp":
+        return Neural(num_features)
+    if name == "constant":
+        return Constant()
+    scaled: dict[str, Callable[[float, bool], Potential]] = {
+        "gaussian": Gaussian,
+        "laplace": Laplace,
+        "vmf": VonMisesFisher,
+    }
+    return scaled[name](value, learned)
+
+
+def gibbs_weights(
+    potential: Potential, features: Float[Tensor, "*batch nodes d"], topology: Topology
+) -> Float[Tensor, "*batch edges"]:
+    """alpha, one number an edge; those into a node add up to one."""
+    return topology.softmax(potential(topology.received(features), topology.sent(features)))
+
+
+def mean_field(
+    weights: Float[Tensor, "*batch edges"], features: Float[Tensor, "*batch nodes d"], topology: Topology
+) -> Float[Tensor, "*batch nodes d"]:
+    """sum over j in E(i) of alpha_ij psi_j."""
+    return topology.sum(weights.unsqueeze(-1) * topology.sent(features))

@@ -1,0 +1,65 @@
+"""Model configurations for data: read off the data where it tells, by world where experiments did."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gce.errors import InputError
+from gce.model import ModelConfig
+from gce.training import find_kinematics
+from gce.trajectory import Dataset
+
+# What validation systems of each world preferred.
+PRESETS: dict[str, dict[str, Any]] = {
+    "rope": {"conservative": True},
+    "soft": {"rounds": 3, "linear_features": 16},
+    "swim": {"rounds": 3, "linear_features": 16},
+    "grid": {"rounds": 2},
+}
+
+STRUCTURE = ("points", "late_action", "fresh_start")
+"""What a file's metadata may say about a world's structure, under `structure`."""
+
+
+def config_for(data: Dataset, **overrides: Any) -> ModelConfig:
+    """The configuration of a model for a data set.
+
+    Sizes, kinematics and whether episodes open at rest are read off the data; points in the plane, late actions and
+    fresh starts come from its metadata (`structure`), the rest from the world's preset.
+    """
+    first = data[0]
+    dt = float(data.metadata.get("dt") or 1.0)
+    structure = data.metadata.get("structure", {})
+    for name in structure:
+        if name not in STRUCTURE:
+            raise InputError(f"the metadata's structure says {name!r}; it may say {', '.join(STRUCTURE)}")
+    kinematics = find_kinematics(data, dt)
+    late = bool(structure.get("late_action", False))
+    graphs = [data.group(int(g)).graph for g in np.unique(data.groups)]
+    found: dict[str, Any] = {
+        "num_observations": first.observations.shape[2],
+        "num_actions": first.actions.shape[2],
+        "num_exogenous": 0 if first.exogenous is None else first.exogenous.shape[2],
+        "num_relations": 1 + max(int(g.edge_type.max()) for g in graphs),
+        "num_node_types": 1 + max(int(g.node_type.max()) for g in graphs),
+        "num_node_attributes": first.graph.node_attributes.shape[1],
+        "num_edge_attributes": first.graph.edge_attributes.shape[1],
+        "world": data.world,
+        "dt": dt,
+        "kinematics": kinematics,
+        "points": tuple(tuple(point) for point in structure.get("points", ())),
+        "fresh_start": bool(structure.get("fresh_start", False)),
+        "rest_start": _opens_at_rest(data, kinematics),
+        "late_action": late,
+        "previous_action": late,
+    }
+    return ModelConfig(**{**found, **PRESETS.get(data.world or "", {}), **overrides})
+
+
+def _opens_at_rest(data: Dataset, kinematics: tuple[tuple[int, int], ...], episodes: int = 20) -> bool:
+    velocities = [v for _, v in kinematics]
+    return bool(velocities) and all(
+        not data[k].observations[0][:, velocities].any() for k in range(min(episodes, len(data)))
+    )

@@ -1,0 +1,82 @@
+"""The only regularised solve in the package.
+
+With regressors X [rows, D] and targets Y [rows, m],
+
+    C = (X'X / rows + diag(ridge))^-1 X'Y / rows
+
+which minimises the mean of |y - C'x|^2 plus the ridge on C: added to the covariance operator, as in the paper. All that
+data contribute are the sums in `Moments`, which add up: adapting on episodes one by one equals adapting on all at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Moments:
+    """gram X'X, cross X'Y, square Y'Y and the number of rows; `*sets` are independent regressions."""
+
+    gram: Float[Tensor, "*sets D D"]
+    cross: Float[Tensor, "*sets D m"]
+    square: Float[Tensor, "*sets m m"]
+    rows: int
+
+    @classmethod
+    def of(cls, X: Float[Tensor, "*sets rows D"], Y: Float[Tensor, "*sets rows m"]) -> Moments:
+        X, Y = X.double(), Y.double()
+        return cls(X.mT @ X, X.mT @ Y, Y.mT @ Y, X.shape[-2])
+
+    def __add__(self, other: Moments) -> Moments:
+        return Moments(
+            self.gram + other.gram, self.cross + other.cross, self.square + other.square, self.rows + other.rows
+        )
+
+
+@dataclass(frozen=True)
+class Solution:
+    """coefficients C; residual: the mean of (Y - X C)'(Y - X C); condition: of the matrix that was inverted."""
+
+    coefficients: Float[Tensor, "*sets D m"]
+    residual: Float[Tensor, "*sets m m"]
+    condition: Float[Tensor, "*sets"]
+
+
+def solve(
+    moments: Moments,
+    ridge: Float[Tensor, " D"],
+    split: int | None = None,
+) -> Solution:
+    """Solve in float64 by Cholesky; gradients flow through.
+
+    split: regress the first `split` columns and the rest separately, as the paper's appendix does for history and
+        action; None solves jointly.
+    """
+    gram, cross = moments.gram / moments.rows, moments.cross / moments.rows
+    system = gram + torch.diag(ridge.double())
+    if split is not None:
+        apart = torch.ones_like(gram)
+        apart[..., :split, split:] = apart[..., split:, :split] = 0
+        system = system * apart
+    C = torch.cholesky_solve(cross, _cholesky(system))
+    square = moments.square / moments.rows
+    residual = square - C.mT @ cross - cross.mT @ C + C.mT @ gram @ C
+    with torch.no_grad():
+        spectrum = torch.linalg.eigvalsh(system)
+        condition = spectrum[..., -1] / spectrum[..., 0].clamp_min(torch.finfo(torch.float64).tiny)
+    return Solution(C, (residual + residual.mT) / 2, condition)
+
+
+def _cholesky(system: Tensor) -> Tensor:
+    """Where the ridge is too small for the data, the smallest jitter that makes the matrix definite is added."""
+    factor, info = torch.linalg.cholesky_ex(system)
+    jitter = 1e-14 * system.diagonal(dim1=-2, dim2=-1).mean(-1).clamp_min(1e-300)
+    while bool(info.any()):
+        eye = torch.eye(system.shape[-1], dtype=system.dtype, device=system.device)
+        factor, info = torch.linalg.cholesky_ex(system + jitter[..., None, None] * eye)
+        jitter = 10 * jitter
+    return factor

@@ -1,0 +1,127 @@
+"""Graphs as tensors: one graph, or the disjoint union of several, with sums and softmaxes over neighbourhoods.
+
+Arrays of nodes are [*batch, nodes, d] and share the topology along the batch. A union of graphs mixes topologies: its
+nodes are those of all graphs, one after another, and no edge joins two of them.
+
+Sums over neighbourhoods use `index_add` on the edge list: measured (forward and backward, one core) at 3.3 ms against
+7.1 ms for a table padded to the largest degree, on 416 ropes of 7 masses and 64 features.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from gce.graph import Graph
+
+
+@dataclass(frozen=True, eq=False)
+class Topology:
+    """Edges from senders to receivers, types and attributes; `splits` are the numbers of nodes of the graphs joined."""
+
+    senders: Int[Tensor, " edges"]
+    receivers: Int[Tensor, " edges"]
+    edge_type: Int[Tensor, " edges"]
+    node_type: Int[Tensor, " nodes"]
+    node_attributes: Float[Tensor, "nodes node_features"]
+    edge_attributes: Float[Tensor, "edges edge_features"]
+    splits: tuple[int, ...]
+    tied: Int[Tensor, "nodes coordinates"] | None = None
+
+    @classmethod
+    def of(cls, graphs: Graph | Sequence[Graph], device: torch.device | str = "cpu") -> Topology:
+        graphs = [graphs] if isinstance(graphs, Graph) else list(graphs)
+        sizes = [graph.num_nodes for graph in graphs]
+        starts = np.concatenate([[0], np.cumsum(sizes)])
+
+        def joined(arrays: list[np.ndarray], dtype: torch.dtype) -> Tensor:
+            return torch.as_tensor(np.concatenate(arrays), dtype=dtype, device=device)
+
+        tied = None
+        if all(graph.tied is not None for graph in graphs):
+            offset, parts = 0, []
+            for graph in graphs:
+                assert graph.tied is not None
+                parts.append(graph.tied + offset)
+                offset += int(graph.tied.max()) + 1
+            tied = joined(parts, torch.int64)
+        return cls(
+            senders=joined([g.senders + s for g, s in zip(graphs, starts, strict=False)], torch.int64),
+            receivers=joined([g.receivers + s for g, s in zip(graphs, starts, strict=False)], torch.int64),
+            edge_type=joined([g.edge_type for g in graphs], torch.int64),
+            node_type=joined([g.node_type for g in graphs], torch.int64),
+            node_attributes=joined([g.node_attributes for g in graphs], torch.float32),
+            edge_attributes=joined([g.edge_attributes for g in graphs], torch.float32),
+            splits=tuple(sizes),
+            tied=tied,
+        )
+
+    @property
+    def num_nodes(self) -> int:
+        return len(self.node_type)
+
+    @property
+    def num_edges(self) -> int:
+        return len(self.edge_type)
+
+    def sent(self, values: Float[Tensor, "*batch nodes d"]) -> Float[Tensor, "*batch edges d"]:
+        """Each edge's sender's row."""
+        return values.index_select(-2, self.senders)
+
+    def received(self, values: Float[Tensor, "*batch nodes d"]) -> Float[Tensor, "*batch edges d"]:
+        """Each edge's receiver's row."""
+        return values.index_select(-2, self.receivers)
+
+    def sum(self, messages: Float[Tensor, "*batch edges d"]) -> Float[Tensor, "*batch nodes d"]:
+        """The sum of each node's incoming messages."""
+        zeros = messages.new_zeros((*messages.shape[:-2], self.num_nodes, messages.shape[-1]))
+        return zeros.index_add(-2, self.receivers, messages)
+
+    def net(self, messages: Float[Tensor, "*batch edges d"]) -> Float[Tensor, "*batch nodes d"]:
+        """What comes in minus what goes out; over all nodes it adds up to zero."""
+        return self.sum(messages).index_add(-2, self.senders, messages, alpha=-1)
+
+    def softmax(self, scores: Float[Tensor, "*batch edges"]) -> Float[Tensor, "*batch edges"]:
+        """exp(score), normalised over the edges into each node; safe at any scale, since the largest is subtracted."""
+        index = self.receivers.expand_as(scores)
+        shape = (*scores.shape[:-1], self.num_nodes)
+        largest = scores.detach().new_full(shape, -torch.inf).scatter_reduce(-1, index, scores.detach(), "amax")
+        weights = torch.exp(scores - largest.gather(-1, index))
+        totals = weights.new_zeros(shape).scatter_add(-1, index, weights)
+        return weights / totals.gather(-1, index)
+
+    @cached_property
+    def slots(self) -> Int[Tensor, " edges"]:
+        """The place of each edge among those into its receiver: 0, 1, ..."""
+        order = torch.argsort(self.receivers, stable=True)
+        counts = torch.bincount(self.receivers, minlength=self.num_nodes)
+        first = torch.cumsum(counts, 0) - counts
+        slots = torch.empty_like(order)
+        slots[order] = torch.arange(len(order), device=order.device) - first[self.receivers[order]]
+        return slots
+
+    @cached_property
+    def max_degree(self) -> int:
+        return int(self.slots.max()) + 1
+
+    @cached_property
+    def _ties(self) -> tuple[Tensor, Tensor] | None:
+        if self.tied is None:
+            return None
+        ids, counts = torch.unique(self.tied, return_inverse=True, return_counts=True)[1:]
+        return ids.reshape(-1), counts
+
+    def merge(self, values: Float[Tensor, "*batch nodes coordinates"]) -> Float[Tensor, "*batch nodes coordinates"]:
+        """Replace tied coordinates by their mean."""
+        if self._ties is None:
+            return values
+        ids, counts = self._ties
+        flat = values.flatten(-2)
+        sums = flat.new_zeros((*flat.shape[:-1], len(counts))).index_add(-1, ids, flat)
+        return (sums / counts).index_select(-1, ids).view_as(values)
