@@ -37,7 +37,7 @@ def load_model(folder: Path | str) -> Model:
     try:
         config = ModelConfig(**{name: _tuples(value) for name, value in text["config"].items()})
         model = Model(config)
-    except (TypeError, KeyError, ValueError) as error:
+    except (AttributeError, KeyError, IndexError, TypeError, ValueError, RuntimeError) as error:
         raise InputError(f"{folder}/model.json does not describe a model: {error}; restore or train it again") from None
     expected = model.state_dict()
     wrong = sorted(expected.keys() ^ tensors.keys()) or [
@@ -105,7 +105,7 @@ def load_system(folder: Path | str) -> System:
         total, squares, smoothed = (tensors[f"starts_{name}"].numpy() for name in ("total", "squares", "smoothed"))
         starts = Starts(int(text["episodes"]), total, squares, smoothed, float(text["noise"]))
         return fitted(model, Graph(**arrays), moments, starts, text["ridge"], tensors["spread"].numpy())
-    except (KeyError, TypeError, RuntimeError) as error:
+    except (KeyError, IndexError, TypeError, ValueError, RuntimeError) as error:
         raise InputError(f"{folder}/system.safetensors does not hold a system: {error}; adapt again") from None
 
 
@@ -122,8 +122,8 @@ def _write(folder: Path, name: str, tensors: dict[str, Tensor], text: dict[str, 
         temporary[1].write_text(json.dumps(text, indent=2) + "\n")
         for path, kind in zip(temporary, ("safetensors", "json"), strict=True):
             os.replace(path, folder / f"{name}.{kind}")
-    except OSError as error:
-        raise InputError(f"cannot write {folder}: {error.strerror or error}") from None
+    except (OSError, SafetensorError) as error:
+        raise InputError(f"cannot write {folder}: {getattr(error, 'strerror', None) or error}") from None
 
 
 def _read(folder: Path, name: str, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -197,7 +197,7 @@ class Model(nn.Module):
         psi: Float[Tensor, "*batch nodes f"],
         inputs: Float[Tensor, "*batch nodes a"],
         topology: Topology,
-        fresh: Float[Tensor, "*batch 1 1"] | None = None,
+        fresh: Float[Tensor, "*batch #nodes 1"] | None = None,
     ) -> Float[Tensor, "*batch nodes D"]:
         """The form's regressors; at fresh states (1) all but the inputs is switched off."""
         phi = psi[..., self.config.num_state :]

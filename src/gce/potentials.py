@@ -19,6 +19,8 @@ from torch import Tensor, nn
 from gce.errors import InputError
 from gce.topology import Topology
 
+TINY = torch.finfo(torch.float32).tiny
+
 
 class Potential(nn.Module):
     """f on the features of receivers i and senders j, one number an edge."""
@@ -47,14 +49,15 @@ class Gaussian(_Scaled):
     """f = -|psi_i - psi_j|^2 / (2 sigma^2); value: the bandwidth sigma."""
 
     def forward(self, receivers: Tensor, senders: Tensor) -> Tensor:
-        return -(receivers - senders).square().sum(-1) / (2 * self.value**2)
+        # A bandwidth whose square underflows must not make 0 / 0 of a node and itself.
+        return -(receivers - senders).square().sum(-1) / (2 * self.value**2).clamp_min(TINY)
 
 
 class Laplace(_Scaled):
     """f = -|psi_i - psi_j|_1 / lambda; value: the scale lambda."""
 
     def forward(self, receivers: Tensor, senders: Tensor) -> Tensor:
-        return -(receivers - senders).abs().sum(-1) / self.value
+        return -(receivers - senders).abs().sum(-1) / self.value.clamp_min(TINY)
 
 
 class VonMisesFisher(_Scaled):

@@ -58,6 +58,8 @@ def solve(
     """
     gram, cross = moments.gram / moments.rows, moments.cross / moments.rows
     system = gram + torch.diag(ridge.double())
+    # A regressor that is always zero and not penalised has coefficient zero, whatever stands here.
+    system = system + torch.diag_embed((system.diagonal(dim1=-2, dim2=-1) == 0).double())
     if split is not None:
         apart = torch.ones_like(gram)
         apart[..., :split, split:] = apart[..., split:, :split] = 0
@@ -73,6 +75,8 @@ def solve(
 
 def _cholesky(system: Tensor) -> Tensor:
     """Where the ridge is too small for the data, the smallest jitter that makes the matrix definite is added."""
+    if not bool(torch.isfinite(system).all()):
+        raise ValueError("the regression holds numbers that are not finite")
     factor, info = torch.linalg.cholesky_ex(system)
     jitter = 1e-14 * system.diagonal(dim1=-2, dim2=-1).mean(-1).clamp_min(1e-300)
     while bool(info.any()):

@@ -206,6 +206,8 @@ def adapt(model: Model, episodes: Sequence[Episode], ridge: float | None = None)
 def fitted(
     model: Model, graph: Graph, moments: Moments, starts: Starts, ridge: float | None, spread: np.ndarray
 ) -> System:
+    if not bool(torch.isfinite(moments.gram).all() and torch.isfinite(moments.cross).all()):
+        raise InputError("the episodes lead to numbers that are not finite; look for values far out of the usual range")
     with torch.no_grad():
         operator = model.fit(moments, Topology.of(graph), ridge)
     rows, regressors = moments.rows, moments.gram.shape[-1]
@@ -267,6 +269,8 @@ def model_inputs(
     expected = (graph.num_nodes, c.num_actions)
     if actions.ndim != 3 or actions.shape[1:] != expected:
         raise InputError(f"the actions have shape {actions.shape}, expected (steps, {expected[0]}, {expected[1]})")
+    if len(actions) == 0:
+        raise InputError("there are no actions; give those of at least one step")
     inputs = torch.as_tensor(actions, dtype=torch.float32) / model.action_std
     if c.num_exogenous == 0:
         return inputs

@@ -44,12 +44,13 @@ class Topology:
             return torch.as_tensor(np.concatenate(arrays), dtype=dtype, device=device)
 
         tied = None
-        if all(graph.tied is not None for graph in graphs):
+        width = max((g.tied.shape[1] for g in graphs if g.tied is not None), default=0)
+        if width:
             offset, parts = 0, []
             for graph in graphs:
-                assert graph.tied is not None
-                parts.append(graph.tied + offset)
-                offset += int(graph.tied.max()) + 1
+                alone = np.arange(graph.num_nodes * width).reshape(-1, width)  # nothing tied: an id each
+                parts.append((alone if graph.tied is None else graph.tied) + offset)
+                offset = int(parts[-1].max()) + 1
             tied = joined(parts, torch.int64)
         return cls(
             senders=joined([g.senders + s for g, s in zip(graphs, starts, strict=False)], torch.int64),

@@ -174,7 +174,7 @@ def draw_batch(systems: Sequence[SystemData], config: TrainingConfig, horizon: i
             (("fs", "fi", "ff"), fitted, config.fit_steps),
             (("s", "i", "f"), predicted, horizon),
         ):
-            steps = min(steps, system.steps)
+            steps = min(steps, *(other.steps for other in chosen))
             starts = rng.integers(0, system.steps - steps + 1, len(episodes))
             starts[rng.random(len(episodes)) < config.fresh_share] = 0
             where = torch.as_tensor(starts)[:, None] + torch.arange(steps + 1)

@@ -37,7 +37,7 @@ class TensorForm(Form):
         return self.num_regressors(topology) - 1
 
     def regressors(self, features: Tensor, actions: Tensor, weights: Tensor | None, topology: Topology) -> Tensor:
-        one = torch.ones_like(actions[..., :1])
+        one = torch.ones_like(features[..., :1])
         action_features = torch.cat([one, actions], dim=-1)
         product = (features.unsqueeze(-1) * action_features.unsqueeze(-2)).flatten(-2)
         return torch.cat([slot_table(topology.sent(product), topology), one], dim=-1)

@@ -1,0 +1,1 @@
+"""One table or figure a module."""

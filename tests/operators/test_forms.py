@@ -1,0 +1,149 @@
+import numpy as np
+import pytest
+import torch
+
+from gce.errors import InputError
+from gce.graph import Graph, erdos_renyi, ring
+from gce.operators import FORMS, Shape, make_form
+from gce.potentials import gibbs_weights, make_potential
+from gce.ridge import Moments, solve
+from gce.topology import Topology
+
+F, A = 3, 2
+
+
+def draws(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def mixed_graph(nodes: int = 6, seed: int = 0) -> Graph:
+    rng = np.random.default_rng(seed)
+    pairs = erdos_renyi(nodes, 0.4, rng)
+    kinds = rng.integers(0, 2, len(pairs))
+    return Graph.from_edges(nodes, pairs, edge_type=kinds, undirected=True, self_type=2, node_type=np.arange(nodes) % 2)
+
+
+def regressors(form, psi, actions, topology):
+    weights = gibbs_weights(make_potential("gaussian", F, 2.0), psi, topology) if form.weighted else None
+    return form.regressors(psi, actions, weights, topology)
+
+
+def penalty(form, topology, ridge: float) -> torch.Tensor:
+    D = form.num_regressors(topology)
+    found = torch.full((D,), ridge, dtype=torch.float64)
+    found[D - form.num_constants(topology) :] = 0
+    return found
+
+
+@pytest.mark.parametrize("own_block", [True, False])
+@pytest.mark.parametrize("name", FORMS)
+def test_regressors_are_as_many_as_the_form_says(name, own_block):
+    topology = Topology.of(mixed_graph())
+    form = make_form(name, Shape(F, A, num_relations=3, num_node_types=2), own_block)
+    X = regressors(form, draws(5, 6, F), draws(5, 6, A, seed=1), topology)
+    assert X.shape == (5, 6, form.num_regressors(topology))
+    assert torch.equal(X[..., X.shape[-1] - form.num_constants(topology) :].sum(-1), torch.ones(5, 6).double())
+
+
+@pytest.mark.parametrize("name", [name for name in FORMS if FORMS[name].controllable])
+def test_history_comes_first_and_actions_enter_linearly_after_it(name):
+    topology = Topology.of(mixed_graph())
+    form = make_form(name, Shape(F, A, 3, 2))
+    psi, a, b = draws(6, F), draws(6, A, seed=1), draws(6, A, seed=2)
+    at = [regressors(form, psi, actions, topology) for actions in (0 * a, a, b, a + b)]
+    assert torch.allclose(at[3] - at[0], at[1] + at[2] - 2 * at[0], atol=1e-13)
+    changed = (at[1] != at[0]).any(0).nonzero().flatten()
+    assert changed.min() >= form.num_state_regressors(topology)
+    assert changed.max() < form.num_regressors(topology) - form.num_constants(topology)
+
+
+def test_only_the_tensor_form_entangles_history_and_action():
+    assert {name: form.controllable for name, form in FORMS.items()} == {
+        "tensor": False,
+        "dense": True,
+        "hom": True,
+        "hom_mean": True,
+    }
+
+
+def test_literal_hom_mean_on_a_regular_graph_is_hom_with_another_ridge():
+    """One relation, constant weights 1/d: the mean is the sum over d, so ridge on means is d^2 ridge on sums."""
+    topology = Topology.of(Graph.from_edges(7, ring(7), undirected=True, self_type=0))
+    degree, ridge, shape = 3, 0.05, Shape(F, A, 1, 1)
+    psi, actions, Y = draws(20, 7, F), draws(20, 7, A, seed=1), draws(20, 7, 2, seed=2)
+    mean, total = make_form("hom_mean", shape, own_block=False), make_form("hom", shape)
+    even = gibbs_weights(make_potential("constant", F), psi, topology)
+    X_mean, X_total = mean.regressors(psi, actions, even, topology), total.regressors(psi, actions, None, topology)
+    assert torch.allclose(X_total[..., :F], degree * X_mean[..., :F], atol=1e-13)
+    scaled = penalty(total, topology, ridge)
+    scaled[:F] *= degree**2
+    (moments_mean,), (moments_total,) = mean.moments(X_mean, Y, topology), total.moments(X_total, Y, topology)
+    C_mean = solve(moments_mean, penalty(mean, topology, ridge)).coefficients
+    C_total = solve(moments_total, scaled).coefficients
+    assert torch.allclose(X_mean @ C_mean, X_total @ C_total, atol=1e-11)
+
+
+def test_dense_on_one_node_is_ordinary_ridge():
+    topology = Topology.of(Graph.from_edges(1, []))
+    form = make_form("dense", Shape(F, A, 1, 1))
+    psi, actions, Y = draws(30, 1, F), draws(30, 1, A, seed=1), draws(30, 1, 2, seed=2)
+    (moments,) = form.moments(regressors(form, psi, actions, topology), Y, topology)
+    found = solve(moments, penalty(form, topology, 0.1)).coefficients[0]
+    X = torch.cat([psi[:, 0], actions[:, 0], torch.ones(30, 1).double()], dim=1)
+    expected = solve(Moments.of(X, Y[:, 0]), torch.tensor([0.1] * (F + A) + [0.0]).double()).coefficients
+    assert torch.allclose(found, expected, atol=1e-13)
+
+
+def test_the_tensor_form_without_actions_is_dense():
+    topology, shape = Topology.of(mixed_graph()), Shape(F, 0, 3, 2)
+    psi, none = draws(5, 6, F), torch.zeros(5, 6, 0).double()
+    tensor, dense = make_form("tensor", shape), make_form("dense", shape)
+    assert torch.equal(regressors(tensor, psi, none, topology), regressors(dense, psi, none, topology))
+
+
+def test_the_tensor_form_at_one_action_is_affine_in_the_features():
+    topology, form = Topology.of(mixed_graph()), make_form("tensor", Shape(F, A, 3, 2))
+    psi, other, a = draws(6, F), draws(6, F, seed=3), draws(6, A, seed=1)
+    middle = (regressors(form, psi, a, topology) + regressors(form, other, a, topology)) / 2
+    assert torch.allclose(regressors(form, (psi + other) / 2, a, topology), middle, atol=1e-13)
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_relabelling_nodes_permutes_predictions(name):
+    graph, order = mixed_graph(), np.array([3, 0, 5, 1, 4, 2])
+    form = make_form(name, Shape(F, A, 3, 2))
+    psi, actions, Y = draws(40, 6, F), draws(40, 6, A, seed=1), draws(40, 6, 2, seed=2)
+
+    def predicted(graph: Graph, psi, actions, Y):
+        topology = Topology.of(graph)
+        X = regressors(form, psi, actions, topology)
+        (moments,) = form.moments(X, Y, topology)
+        C = solve(moments, penalty(form, topology, 0.01)).coefficients
+        return X @ C if C.ndim == 2 else torch.einsum("tnd,ndm->tnm", X, C)
+
+    here = predicted(graph.permute(order), psi[:, order], actions[:, order], Y[:, order])
+    assert torch.allclose(here, predicted(graph, psi, actions, Y)[:, order], atol=1e-10)
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_a_union_of_graphs_has_the_sums_of_each(name):
+    graphs = [mixed_graph(5, 1), mixed_graph(7, 2)]
+    form, union = make_form(name, Shape(F, A, 3, 2)), Topology.of(graphs)
+    psi, actions, Y = draws(40, 12, F), draws(40, 12, A, seed=1), draws(40, 12, 2, seed=2)
+    X = regressors(form, psi, actions, union)
+    for k, (graph, part) in enumerate(zip(graphs, (slice(0, 5), slice(5, 12)), strict=True)):
+        alone = Topology.of(graph)
+        X_alone = regressors(form, psi[:, part], actions[:, part], alone)
+        fits = []
+        for topology, rows, moments in (
+            (union, X[:, part], form.moments(X, Y, union)[k]),
+            (alone, X_alone, form.moments(X_alone, Y[:, part], alone)[0]),
+        ):
+            C = solve(moments, penalty(form, topology, 0.01)).coefficients
+            fits.append(rows @ C if C.ndim == 2 else torch.einsum("tnd,ndm->tnm", rows, C))
+        assert torch.allclose(*fits, atol=1e-10)
+
+
+def test_what_is_no_form_is_told():
+    with pytest.raises(InputError, match="there is no form 'sparse'; the forms are tensor, dense, hom, hom_mean"):
+        make_form("sparse", Shape(F, A, 1, 1))

@@ -1,0 +1,91 @@
+import numpy as np
+import pytest
+import torch
+
+from gce.errors import InputError
+from gce.graph import Graph, erdos_renyi
+from gce.potentials import NAMES, gibbs_weights, make_potential, mean_field
+from gce.topology import Topology
+
+
+def graph(nodes: int = 7) -> Graph:
+    return Graph.from_edges(nodes, erdos_renyi(nodes, 0.4, np.random.default_rng(0)), undirected=True)
+
+
+def features(nodes: int = 7, scale: float = 1.0) -> torch.Tensor:
+    return scale * torch.randn(2, nodes, 5, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.fixture(autouse=True)
+def seed():
+    torch.manual_seed(0)
+
+
+def test_the_constant_potential_gives_the_mean_of_the_neighbours():
+    g, psi = graph(), features()
+    topology = Topology.of(g)
+    field = mean_field(gibbs_weights(make_potential("constant", 5), psi, topology), psi, topology)
+    for node in range(7):
+        assert torch.allclose(field[:, node], psi[:, g.neighbours(node)].mean(1), atol=1e-6)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_weights_are_positive_and_add_up_to_one(name):
+    topology, psi = Topology.of(graph()), features()
+    weights = gibbs_weights(make_potential(name, 5, 2.0), psi, topology)
+    totals = topology.sum(weights.unsqueeze(-1))
+    assert bool((weights > 0).all())
+    assert torch.allclose(totals, torch.ones_like(totals), atol=1e-6)
+
+
+@pytest.mark.parametrize("value", [1e-30, 1e-6, 1e6])
+@pytest.mark.parametrize("scale", [1.0, 1e6])
+@pytest.mark.parametrize("name", NAMES)
+def test_weights_stay_weights_at_extreme_scales(name, scale, value):
+    topology, psi = Topology.of(graph()), features(scale=scale)
+    weights = gibbs_weights(make_potential(name, 5, value), psi, topology)
+    totals = topology.sum(weights.unsqueeze(-1))
+    assert torch.allclose(totals, torch.ones_like(totals), atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["gaussian", "laplace"])
+def test_a_tiny_bandwidth_leaves_a_node_to_itself_and_a_huge_one_is_constant(name):
+    topology, psi = Topology.of(graph()), features()
+    own = (topology.senders == topology.receivers).float().expand(2, -1)
+    assert torch.allclose(gibbs_weights(make_potential(name, 5, 1e-6), psi, topology), own)
+    even = gibbs_weights(make_potential("constant", 5), psi, topology)
+    assert torch.allclose(gibbs_weights(make_potential(name, 5, 1e6), psi, topology), even, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_relabelling_nodes_relabels_weights(name):
+    g, psi, order = graph(), features(), np.random.default_rng(3).permutation(7)
+    potential = make_potential(name, 5, 2.0)
+    there = torch.zeros(2, 7, 7)
+    here = torch.zeros(2, 7, 7)
+    topology, renamed = Topology.of(g), Topology.of(g.permute(order))
+    there[:, topology.receivers, topology.senders] = gibbs_weights(potential, psi, topology)
+    here[:, renamed.receivers, renamed.senders] = gibbs_weights(potential, psi[:, order], renamed)
+    assert torch.allclose(here, there[:, order][:, :, order], atol=1e-6)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_gradients_are_finite(name):
+    topology = Topology.of(graph())
+    psi = features().requires_grad_()
+    potential = make_potential(name, 5, 2.0)
+    mean_field(gibbs_weights(potential, psi, topology), psi, topology).square().sum().backward()
+    assert bool(torch.isfinite(psi.grad).all())
+    assert all(bool(torch.isfinite(p.grad).all()) for p in potential.parameters())
+
+
+def test_hyper_parameters_are_learned_only_where_asked():
+    assert not any(p.requires_grad for p in make_potential("gaussian", 5, 2.0, learned=False).parameters())
+    assert make_potential("gaussian", 5, 2.0).value.item() == pytest.approx(2.0)
+
+
+def test_what_is_no_potential_is_told():
+    with pytest.raises(InputError, match="there is no potential 'square'; the potentials are gaussian"):
+        make_potential("square", 5)
+    with pytest.raises(InputError, match="must be positive, got 0"):
+        make_potential("gaussian", 5, 0.0)
