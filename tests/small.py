@@ -16,7 +16,7 @@ OBJECTS = {"rope": (4, 5), "soft": (4, 4), "swim": (4, 4), "grid": (4, 5)}
 
 
 @cache
-def recorded(world: str = "rope", episodes: int = 12, group_size: int = 4, steps: int = 30) -> Dataset:
+def recorded(world: str = "rope", episodes: int = 12, group_size: int = 4, steps: int = 20) -> Dataset:
     """Some episodes of a world, in memory."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "data.h5"

@@ -1,10 +1,10 @@
 import numpy as np
 import pytest
 import torch
-from small import close, recorded, untrained
 
 from gce.topology import Topology
 from gce.training import SystemData
+from small import close, recorded, untrained
 
 WORLDS = ["rope", "soft", "grid"]
 

@@ -20,8 +20,37 @@ MAY_IMPORT = {
     "recording": {"errors", "envs", "trajectory"},
     "replay": {"errors", "envs", "trajectory"},
     "plots": {"errors", "envs", "graph", "trajectory"},
-    "cli": {"__init__", "errors", "graph", "trajectory", "envs", "recording", "replay", "plots"},
+    "topology": {"graph", "errors"},
+    "inputs": {"topology"},
+    "encoder": {"inputs", "topology"},
+    "implicit": {"inputs", "topology"},
+    "potentials": {"errors", "topology"},
+    "ridge": set(),
+    "metrics": set(),
+    "rollout": set(),
+    "smoothing": set(),
+    "operators": {"errors", "potentials", "ridge", "topology"},
+    "model": {"encoder", "errors", "implicit", "inputs", "operators", "potentials", "ridge", "rollout", "topology"},
+    "stability": {"errors", "model", "operators"},
+    "system": {
+        "errors",
+        "graph",
+        "model",
+        "operators",
+        "ridge",
+        "rollout",
+        "smoothing",
+        "topology",
+        "trajectory",
+    },
+    "training": {"errors", "metrics", "model", "rollout", "system", "topology", "trajectory"},
+    "presets": {"errors", "model", "training", "trajectory"},
+    "files": {"__init__", "errors", "graph", "model", "ridge", "system"},
+    "evaluation": {"metrics", "model", "system", "trajectory"},
+    "charts": {"errors", "evaluation"},
 }
+MAY_IMPORT["experiments"] = set(MAY_IMPORT)
+MAY_IMPORT["cli"] = set(MAY_IMPORT)
 
 
 def rooms_imported(file: Path) -> set[str]:

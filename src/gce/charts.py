@@ -33,4 +33,7 @@ def prediction_chart(result: Prediction, truth: Float[np.ndarray, "steps nodes d
     axes[0].legend(title="truth; dashed: predicted", fontsize=8)
     axes[-1].plot(steps[1:], result.nrmse, color="black")
     axes[-1].set(title=f"NRMSE, mean {result.nrmse.mean():.3f}", xlabel="step", ylim=(0, None))
-    figure.savefig(path, dpi=120)
+    try:
+        figure.savefig(path, dpi=120)
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror}") from None

@@ -17,7 +17,7 @@ from torch import Tensor
 import gce
 from gce.errors import InputError
 from gce.graph import Graph
-from gce.model import Model, ModelConfig
+from gce.model import FieldSums, Model, ModelConfig, Sums
 from gce.ridge import Moments
 from gce.system import Starts, System, fitted
 
@@ -69,14 +69,16 @@ def shipped(world: str) -> Path:
 def save_system(system: System, folder: Path | str) -> None:
     """Write a system: its model, its graph and the sums its operator follows from."""
     tensors = {
-        "gram": system.moments.gram,
-        "cross": system.moments.cross,
-        "square": system.moments.square,
+        "gram": system.sums.moments.gram,
+        "cross": system.sums.moments.cross,
+        "square": system.sums.moments.square,
         "spread": torch.as_tensor(system.spread),
         "starts_total": torch.as_tensor(system.starts.total),
         "starts_squares": torch.as_tensor(system.starts.squares),
         "starts_smoothed": torch.as_tensor(system.starts.smoothed),
     }
+    if system.sums.fields is not None:
+        tensors |= {f"fields_{name}": value for name, value in vars(system.sums.fields).items()}
     for name in GRAPH:
         value = getattr(system.graph, name)
         if value is not None:
@@ -85,7 +87,7 @@ def save_system(system: System, folder: Path | str) -> None:
         "format": SYSTEM,
         "format_version": VERSION,
         "version": gce.__version__,
-        "rows": system.moments.rows,
+        "rows": system.sums.moments.rows,
         "episodes": system.starts.count,
         "noise": system.starts.noise,
         "ridge": system.ridge,
@@ -102,9 +104,12 @@ def load_system(folder: Path | str) -> System:
             name: tensors[f"graph_{name}"].numpy() for name in GRAPH if f"graph_{name}" in tensors
         }
         moments = Moments(tensors["gram"], tensors["cross"], tensors["square"], int(text["rows"]))
+        fields = None
+        if "fields_gram" in tensors:
+            fields = FieldSums(tensors["fields_gram"], tensors["fields_cross"], tensors["fields_mixed"])
         total, squares, smoothed = (tensors[f"starts_{name}"].numpy() for name in ("total", "squares", "smoothed"))
         starts = Starts(int(text["episodes"]), total, squares, smoothed, float(text["noise"]))
-        return fitted(model, Graph(**arrays), moments, starts, text["ridge"], tensors["spread"].numpy())
+        return fitted(model, Graph(**arrays), Sums(moments, fields), starts, text["ridge"], tensors["spread"].numpy())
     except (KeyError, IndexError, TypeError, ValueError, RuntimeError) as error:
         raise InputError(f"{folder}/system.safetensors does not hold a system: {error}; adapt again") from None
 
@@ -120,6 +125,7 @@ def _write(folder: Path, name: str, tensors: dict[str, Tensor], text: dict[str, 
         contiguous = {key: value.detach().contiguous() for key, value in tensors.items()}
         save_file(contiguous, temporary[0])
         temporary[1].write_text(json.dumps(text, indent=2) + "\n")
+        temporary[0].chmod(temporary[1].stat().st_mode)  # safetensors writes for its owner only
         for path, kind in zip(temporary, ("safetensors", "json"), strict=True):
             os.replace(path, folder / f"{name}.{kind}")
     except (OSError, SafetensorError) as error:

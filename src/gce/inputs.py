@@ -35,9 +35,10 @@ class InputLayer(nn.Module):
 
     points: the points a node consists of; () for observations that are not points in the plane.
     num_state: coordinates of a state: the observation first, the previous action last.
-    unit_std: of the observation, to measure lengths in physical units.
+    unit_mean, unit_std: of the observation, to measure lengths in physical units.
     """
 
+    unit_mean: Tensor
     unit_std: Tensor
     difference_mean: Tensor
     difference_std: Tensor
@@ -88,6 +89,7 @@ class InputLayer(nn.Module):
         ):
             self.register_buffer(f"{name}_mean", torch.zeros(shape))
             self.register_buffer(f"{name}_std", torch.ones(shape))
+        self.register_buffer("unit_mean", torch.zeros(num_observations))
         self.register_buffer("unit_std", torch.ones(num_observations))
 
     def forward(
@@ -98,7 +100,7 @@ class InputLayer(nn.Module):
         edge = [(difference - self.difference_mean[kind]) / self.difference_std[kind]]
         own = [x[..., self.moving]]
         if self.between_nodes:
-            q, w = self._points(difference)
+            q, w = self._points(difference, relative=True)
             edge.append(self._geometry(q, w, kind))
         if self.within_node:
             q, w = self._points(x)
@@ -118,13 +120,44 @@ class InputLayer(nn.Module):
             edge.append(scaled.expand(*edge[0].shape[:-1], self.num_edge_attributes))
         return torch.cat(own, dim=-1), torch.cat(edge, dim=-1)
 
+    def pair_signals(
+        self, x: Float[Tensor, "batch nodes state"], topology: Topology
+    ) -> tuple[Float[Tensor, "batch nodes pairs signals"], Float[Tensor, "batch nodes pairs 2"]]:
+        """A constant, stretch, rate and previous actions of a node's own pairs, and the pairs' directions."""
+        q, w = self._points(x)
+        first, second = zip(*self.pairs, strict=True)
+        length, rate, u = _length(q[..., second, :] - q[..., first, :], w[..., second, :] - w[..., first, :])
+        kind = topology.node_type
+        stretch = (length - self.length_mean[kind]) / self.length_std[kind]
+        signals = [torch.ones_like(rate), stretch, rate / self.rate_std[kind]]
+        for a in x[..., self.num_state - self.num_previous_actions :].unbind(-1):
+            signals.append(a.unsqueeze(-1).expand_as(rate))
+        return torch.stack(signals, dim=-1), u
+
+    def resistance(self, x: Float[Tensor, "batch nodes state"]) -> Float[Tensor, "batch nodes pairs ends 2 ways"]:
+        """-s^2 L n at both ends of each of a node's pairs, while the previous action is below zero, and otherwise."""
+        q, w = self._points(x)
+        first, second = (list(side) for side in zip(*self.pairs, strict=True))
+        along = q[..., second, :] - q[..., first, :]
+        turned = torch.stack([along[..., 1], -along[..., 0]], dim=-1)  # n L, up to its sign
+        outward = (q[..., second, :] + q[..., first, :]) / 2 - q.mean(-2, keepdim=True)
+        turned = turned * torch.sign((turned * outward).sum(-1, keepdim=True))
+        length = (along.square().sum(-1) + 1e-8).sqrt()
+        ends = torch.stack([w[..., first, :], w[..., second, :]], dim=-2)
+        speed = ((ends * turned.unsqueeze(-2)).sum(-1) / length.unsqueeze(-1)).clamp_min(0)
+        felt = -speed.square().unsqueeze(-1) * turned.unsqueeze(-2)
+        pushing = (x[..., self.num_state - 1] < 0).to(x.dtype)[..., None, None, None]
+        return torch.stack([felt * pushing, felt * (1 - pushing)], dim=-1)
+
     def _points(
-        self, values: Float[Tensor, "*batch rows state"]
+        self, values: Float[Tensor, "*batch rows state"], relative: bool = False
     ) -> tuple[Float[Tensor, "*batch rows points 2"], Float[Tensor, "*batch rows points 2"]]:
-        """Positions and velocities of the points, in physical units (up to the mean, which differences do not see)."""
+        """Positions and velocities of the points in physical units, from states or (`relative`) their differences."""
         place = [c for p in self.points for c in p[:2]]
         speed = [c for p in self.points for c in p[2:]]
         q = values[..., place] * self.unit_std[place]
+        if not relative:
+            q = q + self.unit_mean[place]
         w = values[..., speed] * self.unit_std[speed]
         return q.unflatten(-1, (-1, 2)), w.unflatten(-1, (-1, 2))
 
@@ -153,7 +186,7 @@ class InputLayer(nn.Module):
             difference = topology.sent(x) - topology.received(x)
             gather("difference", topology.edge_type, difference)
             if self.between_nodes:
-                length, rate, _ = _length(*self._points(difference))
+                length, rate, _ = _length(*self._points(difference, relative=True))
                 gather("length", topology.edge_type, length)
                 gather("rate", topology.edge_type, rate)
             if self.within_node:
@@ -174,12 +207,17 @@ class InputLayer(nn.Module):
             mean, std = getattr(self, f"{name}_mean"), getattr(self, f"{name}_std")
             for kind, pieces in gathered[name].items():
                 rows = torch.cat(pieces)
-                mean[kind], std[kind] = rows.mean(0), rows.std(0).clamp_min(smallest)
+                mean[kind], std[kind] = rows.mean(0), _spread(rows).clamp_min(smallest)
         for start, tables in ((0, node_rows), (self.num_node_attributes, edge_rows)):
             rows = torch.cat(tables)
-            if rows.shape[1]:
+            if rows.numel():
                 self.attribute_mean[start : start + rows.shape[1]] = rows.mean(0)
-                self.attribute_std[start : start + rows.shape[1]] = rows.std(0).clamp_min(1e-6)
+                self.attribute_std[start : start + rows.shape[1]] = _spread(rows).clamp_min(1e-6)
+
+
+def _spread(rows: Float[Tensor, "rows c"]) -> Float[Tensor, " c"]:
+    """The standard deviation of each column, 0 of a single row."""
+    return rows.std(0, correction=min(1, len(rows) - 1))
 
 
 def _length(q: Tensor, w: Tensor) -> tuple[Tensor, Tensor, Tensor]:

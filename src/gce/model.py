@@ -23,12 +23,15 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from gce.encoder import Encoder, EncoderShape
+from gce.implicit import ImplicitLayer
 from gce.inputs import InputLayer, Points
 from gce.operators import Form, Operator, Shape, make_form
 from gce.potentials import gibbs_weights, make_potential
 from gce.ridge import Moments, solve
 from gce.rollout import Step
 from gce.topology import Topology
+
+CHANNEL_RIDGE = 1e-6
 
 
 @dataclass(frozen=True)
@@ -41,7 +44,9 @@ class ModelConfig:
     history: 1 or 2 observations in the state; previous_action: whether the state holds it; late_action: whether an
         action shows only through it, one step late.
     points: the coordinates (x, y, vx, vy) of each point of a node, for observations that are points in the plane.
-    conservative: features are net flows; the operator then acts on phi alone, not on x.
+    conservative: features are net flows. implicit: vector channels of stiffly coupled points stand beside phi, and the
+        operator explains what they leave; drag: with channels of a medium's resistance. With conservative or implicit
+        features the operator acts on phi alone, not on x.
     """
 
     num_observations: int
@@ -61,6 +66,8 @@ class ModelConfig:
     late_action: bool = False
     points: Points = ()
     conservative: bool = False
+    implicit: bool = False
+    drag: bool = False
     form: str = "hom_mean"
     own_block: bool = True
     potential: str = "gaussian"
@@ -90,10 +97,44 @@ class ModelConfig:
     @property
     def regressed_state(self) -> list[int]:
         """The coordinates of x that the operator acts on beside phi: all but places in the plane."""
-        if self.conservative:
+        if self.conservative or self.implicit:
             return []
         places = [c for point in self.points for c in point[:2]]
         return [c for c in range(self.num_state) if c not in places]
+
+
+@dataclass(frozen=True)
+class FieldSums:
+    """Sums over rows of vector channels Z for each free coordinate: Z'Z, Z'y, and X'Z with the form's regressors."""
+
+    gram: Float[Tensor, "free k k"]
+    cross: Float[Tensor, "free k"]
+    mixed: Float[Tensor, "*nodes D free k"]
+
+    def __add__(self, other: FieldSums) -> FieldSums:
+        return FieldSums(self.gram + other.gram, self.cross + other.cross, self.mixed + other.mixed)
+
+    def left(self, square: Float[Tensor, "*sets m m"], channels: Float[Tensor, " k"]) -> Float[Tensor, "*sets m m"]:
+        """Y'Y of what the channels leave of the free coordinates; how these vary together is not followed."""
+        free = len(self.gram)
+        kept = torch.einsum("k,fkl,l->f", channels, self.gram, channels) - 2 * self.cross @ channels
+        square = square.clone()
+        alone = torch.diagonal(square, dim1=-2, dim2=-1)[..., :free] + kept
+        square[..., :free, :] = square[..., :, :free] = 0
+        square[..., range(free), range(free)] = alone
+        return square
+
+
+@dataclass(frozen=True)
+class Sums:
+    """All that episodes contribute to the operator of their system; they add up."""
+
+    moments: Moments
+    fields: FieldSums | None = None
+
+    def __add__(self, other: Sums) -> Sums:
+        fields = None if self.fields is None or other.fields is None else self.fields + other.fields
+        return Sums(self.moments + other.moments, fields)
 
 
 class Model(nn.Module):
@@ -130,6 +171,7 @@ class Model(nn.Module):
             conservative=c.conservative,
         )
         self.encoder = Encoder(layer, shape, c.bound)
+        self.implicit = ImplicitLayer(layer, c.num_node_types, c.drag) if c.implicit else None
         self.potential = make_potential(c.potential, c.num_phi, c.potential_value, c.potential_learned)
         width = len(c.regressed_state) + c.num_phi
         self.form: Form = make_form(c.form, Shape(width, c.num_inputs, c.num_relations, c.num_node_types), c.own_block)
@@ -265,18 +307,30 @@ class Model(nn.Module):
 
     # ---- operators ----
 
-    def moments(
+    def channels(
+        self, x: Float[Tensor, "*batch nodes c"], topology: Topology
+    ) -> Float[Tensor, "*batch nodes free k"] | None:
+        """The vector channels of each free coordinate, where the model has them."""
+        if self.implicit is None:
+            return None
+        speeds = [self.free.index(c) for point in self.config.points for c in point[2:]]
+        held = self.held[topology.node_type][:, speeds].reshape(topology.num_nodes, -1, 2).all(-1)
+        fields = self.implicit(x, topology, held)
+        return fields[..., torch.argsort(torch.tensor(speeds)), :]
+
+    def sums(
         self,
         X: Float[Tensor, "*batch nodes D"],
         Y: Float[Tensor, "*batch nodes m"],
         topology: Topology,
-    ) -> list[Moments]:
+        Z: Float[Tensor, "*batch nodes free k"] | None = None,
+    ) -> list[Sums]:
         """The sums of each graph; targets held at some nodes have sums of their own, without these nodes' rows."""
         found = []
         for pattern in self._patterns[0]:
             keep = (~pattern[topology.node_type]).to(X.dtype).unsqueeze(-1)
             found.append(self.form.moments(X * keep, Y * keep, topology))
-        return [
+        moments = [
             Moments(
                 torch.stack([m.gram for m in of_graph]),
                 torch.stack([m.cross for m in of_graph]),
@@ -285,18 +339,44 @@ class Model(nn.Module):
             )
             for of_graph in zip(*found, strict=True)
         ]
+        if Z is None:
+            return [Sums(m) for m in moments]
+        moving = (~self.held[topology.node_type][:, : len(self.free)]).to(X.dtype)
+        fields = []
+        for x, y, z in zip(
+            X.split(topology.splits, dim=-2),
+            (Y[..., : len(self.free)] * moving).split(topology.splits, dim=-2),
+            (Z * moving.unsqueeze(-1)).split(topology.splits, dim=-3),
+            strict=True,
+        ):
+            x, y, z = x.flatten(0, -3).double(), y.flatten(0, -3).double(), z.flatten(0, -4).double()
+            if self.form.shared:
+                x, y, z = x.flatten(0, 1)[:, None], y.flatten(0, 1)[:, None], z.flatten(0, 1)[:, None]
+            mixed = (x.permute(1, 2, 0) @ z.flatten(2).transpose(0, 1)).unflatten(2, z.shape[2:])
+            by_coordinate = z.flatten(0, 1).transpose(0, 1)
+            cross = (by_coordinate.mT @ y.flatten(0, 1).T.unsqueeze(-1)).squeeze(-1)
+            gram = by_coordinate.mT @ by_coordinate
+            fields.append(FieldSums(gram, cross, mixed[0] if self.form.shared else mixed))
+        return [Sums(m, f) for m, f in zip(moments, fields, strict=True)]
 
     @property
     def _patterns(self) -> tuple[Tensor, Tensor]:
         """The different columns of `held`, and which of them each target has."""
         return torch.unique(self.held.T, dim=0, return_inverse=True)
 
-    def fit(self, moments: Moments, topology: Topology, ridge: float | None = None, joint: bool = True) -> Operator:
+    def fit(self, sums: Sums, topology: Topology, ridge: float | None = None, joint: bool = True) -> Operator:
         """The operator of one system, in closed form.
 
+        Channels are fitted first, one coefficient each; the form's regressors explain what they leave.
         joint: history and action in one regression; otherwise separately, as in the paper's appendix.
         """
         chosen = self.config.ridge if ridge is None else ridge
+        moments, channels = sums.moments, None
+        if sums.fields is not None:
+            channels = _fit_channels(sums.fields, moments.rows)
+            explained = torch.nn.functional.pad(sums.fields.mixed @ channels, (0, self.num_targets - len(self.free)))
+            square = sums.fields.left(moments.square, channels)
+            moments = replace(moments, cross=moments.cross - explained, square=square)
         D = moments.gram.shape[-1]
         penalty = torch.full((D,), chosen, dtype=torch.float64)
         penalty[D - self.form.num_constants(topology) :] = 0
@@ -305,7 +385,7 @@ class Model(nn.Module):
         targets = torch.arange(self.num_targets)
         residual = solution.residual.mean(0)  # the groups of targets differ only in rows without motion
         coefficients = solution.coefficients[which, ..., targets].movedim(0, -1)
-        return Operator(self.form, coefficients, residual, solution.condition.amax(0), chosen, moments.rows)
+        return Operator(self.form, coefficients, residual, solution.condition.amax(0), chosen, moments.rows, channels)
 
     def stepper(self, operators: Sequence[Operator], topology: Topology, reproject: bool = True) -> Step:
         """One step under an operator for each graph of the union, for `rollout`.
@@ -317,11 +397,32 @@ class Model(nn.Module):
 
         def step(psi: Tensor, inputs: Tensor, fresh: Tensor | None) -> tuple[Tensor, Tensor]:
             X = self.regressors(psi, inputs, topology, fresh)
-            y = apply_each(operators, X, topology).masked_fill(held, 0.0)
+            y = apply_each(operators, X, topology)
+            Z = self.channels(psi[..., : c.num_state], topology)
+            if Z is not None:
+                y = torch.cat([y[..., :free] + combine_each(operators, Z, topology), y[..., free:]], dim=-1)
+            y = y.masked_fill(held, 0.0)
             x = self.advance(psi[..., : c.num_state], y[..., :free], inputs[..., : c.num_actions], topology)
             return x, self.features(x, topology) if reproject else torch.cat([x, y[..., free:]], dim=-1)
 
         return step
+
+
+def _fit_channels(fields: FieldSums, rows: int) -> Float[Tensor, " k"]:
+    """One regression over all rows and coordinates, each channel in units of its own size."""
+    gram, cross = fields.gram.sum(0), fields.cross.sum(0)
+    size = torch.diagonal(gram).div(rows).clamp_min(1e-12).sqrt()
+    gram, cross = gram / size[:, None] / size, (cross / size)[:, None]
+    solution = solve(Moments(gram, cross, cross.new_zeros(1, 1), rows), torch.full_like(size, CHANNEL_RIDGE))
+    return solution.coefficients[:, 0] / size
+
+
+def combine_each(
+    operators: Sequence[Operator], Z: Float[Tensor, "*batch nodes free k"], topology: Topology
+) -> Float[Tensor, "*batch nodes free"]:
+    """Each graph's channels with its own coefficients."""
+    parts = zip(operators, Z.split(topology.splits, dim=-3), strict=True)
+    return torch.cat([z @ o.channels.to(z.dtype) for o, z in parts if o.channels is not None], dim=-2)
 
 
 def apply_each(operators: Sequence[Operator], X: Float[Tensor, "*batch nodes D"], topology: Topology) -> Tensor:

@@ -14,9 +14,9 @@ from gce.trajectory import Dataset
 # What validation systems of each world preferred.
 PRESETS: dict[str, dict[str, Any]] = {
     "rope": {"conservative": True},
-    "soft": {"rounds": 3, "linear_features": 16},
-    "swim": {"rounds": 3, "linear_features": 16},
-    "grid": {"rounds": 2},
+    "soft": {"implicit": True},
+    "swim": {"implicit": True, "drag": True},
+    "grid": {},
 }
 
 STRUCTURE = ("points", "late_action", "fresh_start")

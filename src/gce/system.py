@@ -13,9 +13,8 @@ from torch import Tensor
 
 from gce.errors import InputError
 from gce.graph import Graph
-from gce.model import Model
+from gce.model import Model, Sums
 from gce.operators import Operator
-from gce.ridge import Moments
 from gce.rollout import rollout
 from gce.smoothing import noise_variance, smooth
 from gce.topology import Topology
@@ -68,7 +67,7 @@ class System:
 
     model: Model
     graph: Graph
-    moments: Moments
+    sums: Sums
     operator: Operator
     starts: Starts
     spread: Float[np.ndarray, "steps d"]
@@ -147,7 +146,7 @@ class System:
         return fitted(
             self.model,
             self.graph,
-            self.moments + more,
+            self.sums + more,
             self.starts + starts,
             self.ridge,
             self.spread,
@@ -198,31 +197,29 @@ def adapt(model: Model, episodes: Sequence[Episode], ridge: float | None = None)
     if not episodes:
         raise InputError("there is no episode to adapt to; give at least one")
     graph = episodes[0].graph
-    moments, starts = collect(model, episodes, graph)
-    system = fitted(model, graph, moments, starts, ridge, np.zeros((1, model.config.num_observations)))
+    sums, starts = collect(model, episodes, graph)
+    system = fitted(model, graph, sums, starts, ridge, np.zeros((1, model.config.num_observations)))
     return replace(system, spread=measure_spread(system, episodes))
 
 
-def fitted(
-    model: Model, graph: Graph, moments: Moments, starts: Starts, ridge: float | None, spread: np.ndarray
-) -> System:
-    if not bool(torch.isfinite(moments.gram).all() and torch.isfinite(moments.cross).all()):
+def fitted(model: Model, graph: Graph, sums: Sums, starts: Starts, ridge: float | None, spread: np.ndarray) -> System:
+    if not bool(torch.isfinite(sums.moments.gram).all() and torch.isfinite(sums.moments.cross).all()):
         raise InputError("the episodes lead to numbers that are not finite; look for values far out of the usual range")
     with torch.no_grad():
-        operator = model.fit(moments, Topology.of(graph), ridge)
-    rows, regressors = moments.rows, moments.gram.shape[-1]
+        operator = model.fit(sums, Topology.of(graph), ridge)
+    rows, regressors = sums.moments.rows, sums.moments.gram.shape[-1]
     if rows < regressors:
         warnings.warn(
             f"{rows} samples for {regressors} regressors: the ridge decides what the data leave open; "
             "adapt to more episodes if you can",
             stacklevel=3,
         )
-    return System(model, graph, moments, operator, starts, spread, ridge)
+    return System(model, graph, sums, operator, starts, spread, ridge)
 
 
-def collect(model: Model, episodes: Sequence[Episode], graph: Graph) -> tuple[Moments, Starts]:
+def collect(model: Model, episodes: Sequence[Episode], graph: Graph) -> tuple[Sums, Starts]:
     """The sums of the regression over some episodes, smoothed first where that is possible."""
-    total: Moments | None = None
+    total: Sums | None = None
     starts: Starts | None = None
     topology, c = Topology.of(graph), model.config
     for k, episode in enumerate(episodes):
@@ -238,9 +235,10 @@ def collect(model: Model, episodes: Sequence[Episode], graph: Graph) -> tuple[Mo
             fresh = torch.zeros(episode.length, 1, 1)
             fresh[0] = 1.0
             X = model.regressors(psi[:-1], inputs, topology, fresh)
-            (moments,) = model.moments(X, model.targets(x[:-1], x[1:], psi[1:]), topology)
+            Z = model.channels(x[:-1], topology)
+            (sums,) = model.sums(X, model.targets(x[:-1], x[1:], psi[1:]), topology, Z)
         start = Starts(1, raw[0], np.square(raw[0]), clean[0], noise)
-        total = moments if total is None else total + moments
+        total = sums if total is None else total + sums
         starts = start if starts is None else starts + start
     assert total is not None
     assert starts is not None

@@ -20,6 +20,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from jaxtyping import Float
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -130,22 +131,36 @@ def prepare(config: ModelConfig, data: Dataset, seed: int = 0, sample: int = 200
         model.observation_mean.copy_(mean)
         model.observation_std.copy_(torch.as_tensor(units.observation_std, dtype=torch.float32))
         model.action_std.copy_(torch.as_tensor(units.action_std, dtype=torch.float32))
+        if config.num_exogenous:
+            rows = np.concatenate(
+                [e.exogenous.reshape(-1, config.num_exogenous) for e in part if e.exogenous is not None]
+            )
+            std = torch.as_tensor(rows.std(0), dtype=torch.float32)
+            model.exogenous_std.copy_(torch.where(std > 0, std, 1.0))
+        model.encoder.inputs.unit_mean.copy_(model.observation_mean)
         model.encoder.inputs.unit_std.copy_(model.observation_std)
         systems = [SystemData(model, [part[k]]) for k in range(min(len(part), 100))]
         model.encoder.inputs.set_units((system.states[0, ::4], system.topology) for system in systems)
         model.held[:, : len(model.free)] = _held(model, systems)
+        if model.implicit is not None:
+            model.implicit.set_classes()
     return model
 
 
 def _held(model: Model, systems: Sequence[SystemData]) -> Tensor:
-    """Which free coordinates hardly move at nodes of a type: below 5% of their unit, root mean square."""
+    """Which free coordinates stay where they start at nodes of a type, within 5% of their unit, root mean square.
+
+    A velocity stays where its position does.
+    """
     c = model.config
-    squares, counts = torch.zeros(c.num_node_types, len(model.free)), torch.zeros(c.num_node_types, 1)
+    position = {v: p for p, v in c.kinematics}
+    watched = [position.get(k, k) for k in model.free]
+    squares, counts = torch.zeros(c.num_node_types, len(watched)), torch.zeros(c.num_node_types, 1)
     for system in systems:
-        moved = (system.states[0] - system.states[0, :1])[..., model.free].square().mean(0)
+        moved = (system.states[0] - system.states[0, :1])[..., watched].square().mean(0)
         squares.index_add_(0, system.topology.node_type, moved)
         counts.index_add_(0, system.topology.node_type, torch.ones(len(moved), 1))
-    return (squares / counts.clamp_min(1)).sqrt() < HELD_BELOW
+    return ((squares / counts.clamp_min(1)).sqrt() < HELD_BELOW) & (counts > 0)
 
 
 @dataclass(frozen=True)
@@ -202,7 +217,8 @@ def loss_of(model: Model, batch: Batch, config: TrainingConfig, generator: torch
     psi = model.features(fit_states, topology)
     X = model.regressors(psi[:, :-1], batch.fit_inputs, topology, batch.fit_fresh)
     Y = model.targets(fit_states[:, :-1], fit_states[:, 1:], psi[:, 1:])
-    operators = [model.fit(moments, topology) for moments in model.moments(X, Y, topology)]
+    Z = model.channels(fit_states[:, :-1], topology)
+    operators = [model.fit(sums, topology) for sums in model.sums(X, Y, topology, Z)]
     step = model.stepper(operators, topology)
     predicted = rollout(step, model.features(x, topology), batch.inputs, batch.fresh)
     wrong = (predicted - batch.states[:, 1:])[..., :d].square().clamp(max=1e4)
@@ -338,11 +354,14 @@ class Training:
         note = self.folder / "checkpoint.json"
         if not note.is_file():
             return False
-        text = json.loads(note.read_text())
+        try:
+            text = json.loads(note.read_text())
+            tensors = load_file(self.folder / "checkpoint.safetensors")
+        except (OSError, ValueError, SafetensorError) as error:
+            raise InputError(f"the checkpoint in {self.folder} is damaged: {error}; choose another folder") from None
         here = json.loads(json.dumps([dataclasses.asdict(self.config), dataclasses.asdict(self.model.config)]))
         if [text["training"], text["config"]] != here:
             raise InputError(f"{self.folder} holds another training; finish that one or choose another folder")
-        tensors = load_file(self.folder / "checkpoint.safetensors")
 
         def part(prefix: str) -> dict[str, Tensor]:
             return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
@@ -364,8 +383,8 @@ def validation_error(model: Model, systems: Sequence[Sequence[Episode]]) -> floa
     """Mean NRMSE of predicting the first episode of each system after adapting to the others."""
     errors = []
     for first, *others in systems:
-        moments, starts = collect(model, others, first.graph)
-        system = fitted(model, first.graph, moments, starts, None, np.zeros((1, model.config.num_observations)))
+        sums, starts = collect(model, others, first.graph)
+        system = fitted(model, first.graph, sums, starts, None, np.zeros((1, model.config.num_observations)))
         predicted = system.predict(first.observations[0].astype(float), first.actions, exogenous=first.exogenous)
         unit = model.observation_std.double().numpy()
         error = nrmse(predicted[1:], first.observations[1:].astype(float), unit)

@@ -43,6 +43,14 @@ class Train:
     """How the step size falls: along a cosine, or as in the paper."""
     horizon: int = 48
     """Steps predicted in training at the end; it grows from 4."""
+    systems: int = 4
+    """Systems an iteration works on; fewer for large graphs."""
+    fit_episodes: int = 8
+    """Episodes of each that its operator is fitted on in training."""
+    fit_steps: int = 12
+    """Steps of each of these episodes."""
+    rollouts: int = 4
+    """Windows of each system that are predicted."""
     patience: int = 0
     """Stop after so many validations without progress; 0 never."""
     features: int = 32
@@ -67,6 +75,9 @@ class Train:
             raise InputError(f"--device is {self.device!r}, but PyTorch finds no GPU here; leave it at cpu")
         if not 0 < self.validation < 1:
             raise InputError(f"--validation is {self.validation}, expected a share between 0 and 1 such as 0.05")
+        for name in ("iterations", "features", "threads"):
+            if getattr(self, name) < 1:
+                raise InputError(f"--{name} is {getattr(self, name)}, expected at least 1")
         torch.set_num_threads(self.threads)
         with Dataset.open(self.data) as data:
             if (data.world or "own") != self.world:
@@ -79,21 +90,33 @@ class Train:
                 seed=self.seed,
                 learning_rate=self.learning_rate,
                 schedule=self.schedule,
+                systems=self.systems,
+                fit_episodes=self.fit_episodes,
+                fit_steps=self.fit_steps,
+                rollouts=self.rollouts,
                 horizons=tuple(max(1, min(h, self.horizon)) for h in (4, 16, 16, 16, 32, 32, 32, self.horizon)),
                 patience=self.patience,
             )
             kept, rest = data.split([self.validation, 1 - self.validation], self.seed)
+            if len(kept) == 0 or len(rest) == 0:
+                raise InputError(
+                    f"{self.data} needs several systems: a share of {self.validation} of them for validation, the rest "
+                    "to train on; change --validation or record more"
+                )
             model = prepare(config, rest, self.seed).to(self.device)
             systems = [
                 SystemData(model, [rest[int(k)] for k in rest.group(int(g)).episodes]) for g in sorted(set(rest.groups))
             ]
             validation = [
-                [kept[int(k)] for k in kept.group(int(g)).episodes[:9]] for g in sorted(set(kept.groups))[:16]
+                [kept[int(k)] for k in kept.group(int(g)).episodes[:9]] for g in sorted(set(kept.groups))[:12]
             ]
         systems = [system for system in systems if len(system) > 1]
         if not systems or not all(len(v) > 1 for v in validation) or not validation:
             raise InputError(f"{self.data} needs several systems with at least two episodes each to train on")
-        self.out.mkdir(parents=True, exist_ok=True)
+        try:
+            self.out.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"cannot write {self.out}: {error.strerror}") from None
         run = Training(model, systems, validation, training, self.out)
         run.resume()
         board = _board(self.out)
@@ -147,9 +170,12 @@ class Adapt:
 
         with Dataset.open(self.file) as data:
             model = find_model(self.model, data)
-            chosen = data.group(self.group).episodes[: self.episodes]
+            members = data.group(self.group).episodes
             if self.episodes < 1:
                 raise InputError(f"--episodes is {self.episodes}, expected at least 1")
+            if len(members) < self.episodes:
+                raise InputError(f"group {self.group} has {len(members)} episodes, asked for {self.episodes}")
+            chosen = members[: self.episodes]
             system = adapt(model, [data[int(k)] for k in chosen])
         save_system(system, self.out)
         print(f"{self.out}: adapted to {len(chosen)} episodes of group {self.group}", file=sys.stderr)
@@ -192,6 +218,10 @@ class Predict:
         torch.set_num_threads(1)
         if self.adapt < 1:
             raise InputError(f"--adapt is {self.adapt}, expected at least 1 episode")
+        if not 0 <= self.noise < float("inf"):
+            raise InputError(f"--noise is {self.noise}, expected a share of the units such as 0.05")
+        if self.seeds < 1:
+            raise InputError(f"--seeds is {self.seeds}, expected at least 1")
         with Dataset.open(self.file) as data:
             model = find_model(self.model, data)
             if self.form is not None:

@@ -80,6 +80,7 @@ class Operator:
     """A fitted operator.
 
     coefficients: C, [regressors, targets], with a first axis of nodes where nodes have their own.
+    channels: coefficients of the model's vector channels, where it has them.
     residual: covariance of what one step leaves unexplained; condition: of the matrix inverted; rows: samples used.
     """
 
@@ -89,6 +90,7 @@ class Operator:
     condition: Float[Tensor, "*nodes"]
     ridge: float
     rows: int
+    channels: Float[Tensor, " k"] | None = None
 
     def apply(self, X: Float[Tensor, "*batch nodes D"]) -> Float[Tensor, "*batch nodes m"]:
         """C' x of every node."""
