@@ -87,7 +87,8 @@ def stabilised(model: Model, operator: Operator, radius: float = 1.0, steps: int
     """
     if certificate(model, operator).radius <= radius + 1e-9:
         return operator, 1.0
-    history = operator.form.num_state_regressors(None)  # type: ignore[arg-type]
+    history = operator.coefficients.shape[0] - operator.form.shape.num_relations * operator.form.shape.num_actions
+    history -= operator.form.shape.num_node_types
 
     def shrunk(factor: float) -> Operator:
         C = operator.coefficients.clone()

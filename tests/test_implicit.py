@@ -1,0 +1,98 @@
+"""Vector features of stiffly coupled points."""
+
+import numpy as np
+import pytest
+import torch
+
+from gce.presets import config_for
+from gce.recording import Recording, record
+from gce.stability import blocks, certificate, stabilised
+from gce.system import adapt
+from gce.topology import Topology
+from gce.training import prepare
+from gce.trajectory import Dataset
+
+
+@pytest.fixture(scope="module", params=["soft", "swim"])
+def model_and_data(request, tmp_path_factory):
+    file = tmp_path_factory.mktemp("boxes") / "x.h5"
+    record(Recording(world=request.param, episodes=18, objects=(5, 5), group_size=6, seed=2, steps=40), file)
+    data = Dataset.open(file)
+    config = config_for(data, features=4, linear_features=2, node_width=8, edge_width=8)
+    return prepare(config, data), data
+
+
+def fields(model, data, turned=0.0):
+    """The channels of an episode's states, all points turned by an angle about the origin."""
+    episode = data[0]
+    topology = Topology.of(episode.graph)
+    points = episode.observations.astype(float).reshape(len(episode.observations), -1, 8, 2)
+    c, s = np.cos(turned), np.sin(turned)
+    observations = (points @ np.array([[c, s], [-s, c]])).reshape(episode.observations.shape)
+    o = model.normalise(torch.as_tensor(observations, dtype=torch.float32))
+    x = model.states(o, torch.as_tensor(episode.actions, dtype=torch.float32) / model.action_std, first=True)
+    Z = model.channels(x[5:12], topology)
+    speeds = model.observation_std[model.free]
+    return (Z * speeds[:, None]).double(), topology
+
+
+def test_pushes_along_pairs_conserve_momentum(model_and_data):
+    """Summed over points by their masses, every channel of a free body but the medium's is zero."""
+    model, data = model_and_data
+    if model.held.any():
+        pytest.skip("a body held to the ground passes its momentum on")
+    Z, topology = fields(model, data)
+    # Each body appears once a node that has it, which weighs corners by the number of points that coincide.
+    momentum = Z.unflatten(-2, (-1, 2)).sum((1, 2))
+    along_pairs = model.implicit.num_channels // 2 - 2 * model.config.num_node_types
+    per_head = momentum.unflatten(-1, (2, -1))[..., :along_pairs]
+    assert per_head.abs().max() < 1e-3 * Z.abs().max()
+
+
+def test_the_channels_turn_with_the_body(model_and_data):
+    model, data = model_and_data
+    straight, _ = fields(model, data)
+    turned, _ = fields(model, data, turned=0.7)
+    c, s = np.cos(0.7), np.sin(0.7)
+    back = torch.einsum("...xk,xy->...yk", turned.unflatten(-2, (-1, 2)), torch.tensor([[c, -s], [s, c]]))
+    assert torch.allclose(back, straight.unflatten(-2, (-1, 2)), atol=2e-3 * float(straight.detach().abs().max()))
+
+
+def test_adapting_one_by_one_equals_adapting_at_once_and_channels_explain_more(model_and_data):
+    model, data = model_and_data
+    episodes = [data[k] for k in data.group(0).episodes]
+    at_once = adapt(model, episodes[:3])
+    grown = adapt(model, episodes[:1]).update(episodes[1]).update(episodes[2])
+    assert torch.allclose(at_once.operator.channels, grown.operator.channels, rtol=1e-6, atol=1e-9)
+    free = len(model.free)
+    left = torch.diagonal(at_once.operator.residual)[:free]
+    square = torch.diagonal(at_once.sums.moments.square.mean(0))[:free] / at_once.sums.moments.rows
+    moving = square > 1e-6
+    assert (left[moving] > 0).all()
+    assert (left[moving] < square[moving]).all()
+
+
+@pytest.mark.parametrize("form", ["hom", "dense"])
+def test_other_forms_work_beside_the_channels(model_and_data, form):
+    model, data = model_and_data
+    episodes = [data[k] for k in data.group(0).episodes]
+    system = adapt(model.with_form(form), episodes[:2])
+    predicted = system.predict(episodes[3].observations[0].astype(float), episodes[3].actions[:5])
+    assert np.isfinite(predicted).all()
+
+
+def test_the_certificate_bounds_every_graph_and_shrinking_reaches_it(tmp_path):
+    record(Recording(world="rope", episodes=6, objects=(5, 5), group_size=6, seed=2, steps=40), tmp_path / "x.h5")
+    with Dataset.open(tmp_path / "x.h5") as data:
+        model = prepare(config_for(data, features=4, linear_features=2, node_width=8, edge_width=8), data)
+        system = adapt(model, list(data))
+    S, M = blocks(model, system.operator)
+    found = certificate(model, system.operator)
+    rng = np.random.default_rng(0)
+    for nodes in (2, 5):
+        weights = torch.as_tensor(rng.dirichlet(np.ones(nodes), nodes))
+        whole = torch.kron(torch.eye(nodes, dtype=torch.float64), S) + torch.kron(weights, M)
+        assert float(torch.linalg.eigvals(whole).abs().max()) <= found.radius + 1e-6
+    calm, factor = stabilised(model, system.operator, radius=1.0)
+    assert certificate(model, calm).radius <= 1 + 1e-6
+    assert 0 <= factor <= 1
