@@ -18,6 +18,14 @@ _HOMES = {
     "InputError": "gce.errors",
     "Recording": "gce.recording",
     "record": "gce.recording",
+    "Model": "gce.model",
+    "System": "gce.system",
+    "adapt": "gce.system",
+    "load_model": "gce.files",
+    "load_system": "gce.files",
+    "save_model": "gce.files",
+    "save_system": "gce.files",
+    "shipped": "gce.files",
 }
 
 __all__ = [*_HOMES, "__version__"]  # noqa: PLE0604

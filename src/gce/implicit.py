@@ -115,7 +115,8 @@ class ImplicitLayer(nn.Module):
         for log_coupling in self.log_coupling:
             h = log_coupling.exp()[body.kind]
             system = mass + G.mT @ (h[:, None] * G)
-            fields.append(torch.cholesky_solve(pushes, torch.linalg.cholesky(system)))
+            # Definite unless a state is not finite; then the features are not either, and whoever asked will see.
+            fields.append(torch.cholesky_solve(pushes, torch.linalg.cholesky_ex(system)[0]))
         by_corner = torch.cat(fields, dim=-1).unflatten(1, (-1, 2))
         return by_corner[:, body.corner].flatten(1, 2)
 

@@ -171,6 +171,10 @@ class Model(nn.Module):
             conservative=c.conservative,
         )
         self.encoder = Encoder(layer, shape, c.bound)
+        if c.implicit:  # the operator starts as a small correction to the channels
+            with torch.no_grad():
+                for weights in (self.encoder.output.weight, self.encoder.linear_edge, self.encoder.linear_own):
+                    weights.mul_(0.1)
         self.implicit = ImplicitLayer(layer, c.num_node_types, c.drag) if c.implicit else None
         self.potential = make_potential(c.potential, c.num_phi, c.potential_value, c.potential_learned)
         width = len(c.regressed_state) + c.num_phi
@@ -249,6 +253,9 @@ class Model(nn.Module):
         if self.config.late_action:  # an action shows through the previous action in the state, and only there
             inputs = torch.cat([torch.zeros_like(inputs[..., :actions]), inputs[..., actions:]], dim=-1)
         X = self.form.regressors(psi[..., acting], inputs, weights, topology)
+        if self.config.implicit:  # a body made of pairs knows no constant force
+            constants = self.form.num_constants(topology)
+            X = torch.cat([X[..., :-constants], torch.zeros_like(X[..., -constants:])], dim=-1)
         if fresh is None or not self.config.fresh_start:
             return X
         state, constants = self.form.num_state_regressors(topology), self.form.num_constants(topology)

@@ -14,8 +14,8 @@ from gce.trajectory import Dataset
 # What validation systems of each world preferred.
 PRESETS: dict[str, dict[str, Any]] = {
     "rope": {"conservative": True},
-    "soft": {"implicit": True},
-    "swim": {"implicit": True, "drag": True},
+    "soft": {"implicit": True, "ridge": 1.0},
+    "swim": {"implicit": True, "drag": True, "ridge": 1.0},
     "grid": {},
 }
 
