@@ -7,6 +7,7 @@ from pathlib import Path
 import gce
 from bench.grid import bench_grid
 from bench.recording import LIMITS, bench_recording
+from bench.training import bench_training
 
 
 def main() -> None:
@@ -16,6 +17,10 @@ def main() -> None:
         print(f"recording {world}: {figures['ratio']:.1f} bare steps a step (at most {figures['limit']:.0f})")
     results["grid"] = grid = bench_grid()
     print(f"grid: {grid['batch_node_steps_per_second']:,.0f} node-steps a second (at least 1,000,000)")
+    results["training"] = training = bench_training()
+    print(
+        f"training iteration: {training['seconds']:.2f} s CPU, {training['share_of_peer']:.2f} of the peer's (at most 0.10)"
+    )
     Path("bench.json").write_text(json.dumps(results, indent=2) + "\n")
 
 

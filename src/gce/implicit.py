@@ -51,11 +51,14 @@ class ImplicitLayer(nn.Module):
     """States to vector channels: [*batch, nodes, velocity coordinates of the points, channels], normalised."""
 
     pair_class: Tensor
+    inputs: InputLayer
 
     def __init__(self, inputs: InputLayer, num_node_types: int, drag: bool = False, num_classes: int = 2) -> None:
         super().__init__()
         self.drag = drag
-        self.inputs, self.num_node_types, self.num_classes = inputs, num_node_types, num_classes
+        self.num_node_types, self.num_classes = num_node_types, num_classes
+        # The encoder owns the units; as a submodule here they would be saved twice.
+        object.__setattr__(self, "inputs", inputs)
         start = torch.tensor(COUPLINGS).log()
         self.log_coupling = nn.Parameter(start[:, None].repeat(1, num_node_types * num_classes))
         self.register_buffer("pair_class", torch.zeros(len(inputs.pairs), dtype=torch.int64))
