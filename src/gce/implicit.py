@@ -53,9 +53,11 @@ class ImplicitLayer(nn.Module):
     pair_class: Tensor
     inputs: InputLayer
 
-    def __init__(self, inputs: InputLayer, num_node_types: int, drag: bool = False, num_classes: int = 2) -> None:
+    def __init__(
+        self, inputs: InputLayer, num_node_types: int, dt: float, drag: bool = False, num_classes: int = 2
+    ) -> None:
         super().__init__()
-        self.drag = drag
+        self.dt, self.drag = dt, drag
         self.num_node_types, self.num_classes = num_node_types, num_classes
         # The encoder owns the units; as a submodule here they would be saved twice.
         object.__setattr__(self, "inputs", inputs)
@@ -87,13 +89,13 @@ class ImplicitLayer(nn.Module):
     ) -> Float[Tensor, "*batch nodes speeds channels"]:
         batch = x.shape[:-2]
         x = x.reshape(-1, *x.shape[-2:])
-        signals, u = self.inputs.pair_signals(x, topology)
+        signals, directions = self.inputs.pair_signals(x, topology, self.dt)
         resistance = self.inputs.resistance(x) if self.drag else None
         parts = []
         for body in self._bodies(topology, held):
             pushed = None if resistance is None else resistance[:, body.nodes].flatten(1, 2)
-            told, direction = signals[:, body.nodes].flatten(1, 2), u[:, body.nodes].flatten(1, 2)
-            parts.append(self._solve(body, told, direction, pushed))
+            told, along = signals[:, body.nodes].flatten(1, 2), directions[:, body.nodes].flatten(1, 2)
+            parts.append(self._solve(body, told, along, pushed))
         fields = torch.cat(parts, dim=1)
         speeds = [c for point in self.inputs.points for c in point[2:]]
         fields = fields.reshape(len(x), topology.num_nodes, len(speeds), -1)
@@ -103,14 +105,15 @@ class ImplicitLayer(nn.Module):
         self,
         body: Body,
         signals: Float[Tensor, "batch pairs signals"],
-        u: Float[Tensor, "batch pairs 2"],
+        directions: Float[Tensor, "batch pairs signals 2"],
         resistance: Float[Tensor, "batch pairs ends 2 ways"] | None,
     ) -> Float[Tensor, "batch points_2 channels"]:
         kinds = self.num_node_types * self.num_classes
-        # G [batch, pairs, 2 corners]; pushes g [batch, pairs, signals x kinds], each only on its own kind of pair.
-        G = (body.incidence[:, :, None] * u[:, :, None, :]).flatten(2)
-        mine = torch.nn.functional.one_hot(body.kind, kinds).to(u.dtype)
-        pushes = G.mT @ (signals.unsqueeze(-1) * mine[:, None, :]).flatten(2)
+        # G [batch, pairs, 2 corners], along the present directions; each push acts only on its own kind of pair.
+        G = (body.incidence[:, :, None] * directions[:, :, 0, None, :]).flatten(2)
+        mine = torch.nn.functional.one_hot(body.kind, kinds).to(signals.dtype)
+        vectors = (signals.unsqueeze(-1) * directions).unsqueeze(-1) * mine[:, None, None, :]
+        pushes = torch.einsum("pc,bpsxk->bcxsk", body.incidence, vectors).flatten(1, 2).flatten(2)
         if resistance is not None:
             pushes = torch.cat([pushes, self._resist(body, resistance)], dim=-1)
         mass = torch.diag(body.mass.repeat_interleave(2))

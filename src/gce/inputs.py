@@ -121,18 +121,24 @@ class InputLayer(nn.Module):
         return torch.cat(own, dim=-1), torch.cat(edge, dim=-1)
 
     def pair_signals(
-        self, x: Float[Tensor, "batch nodes state"], topology: Topology
-    ) -> tuple[Float[Tensor, "batch nodes pairs signals"], Float[Tensor, "batch nodes pairs 2"]]:
-        """A constant, stretch, rate and previous actions of a node's own pairs, and the pairs' directions."""
+        self, x: Float[Tensor, "batch nodes state"], topology: Topology, dt: float
+    ) -> tuple[Float[Tensor, "batch nodes pairs signals"], Float[Tensor, "batch nodes pairs signals 2"]]:
+        """What pushes along a node's own pairs (a constant, stretch, rate, previous actions), and in what direction.
+
+        A previous action pushed where the points were then, one step earlier.
+        """
         q, w = self._points(x)
-        first, second = zip(*self.pairs, strict=True)
-        length, rate, u = _length(q[..., second, :] - q[..., first, :], w[..., second, :] - w[..., first, :])
+        first, second = (list(side) for side in zip(*self.pairs, strict=True))
+        apart, parting = q[..., second, :] - q[..., first, :], w[..., second, :] - w[..., first, :]
+        length, rate, u = _length(apart, parting)
+        earlier = _length(apart - dt * parting, parting)[2]
         kind = topology.node_type
         stretch = (length - self.length_mean[kind]) / self.length_std[kind]
-        signals = [torch.ones_like(rate), stretch, rate / self.rate_std[kind]]
+        signals, directions = [torch.ones_like(rate), stretch, rate / self.rate_std[kind]], [u, u, u]
         for a in x[..., self.num_state - self.num_previous_actions :].unbind(-1):
             signals.append(a.unsqueeze(-1).expand_as(rate))
-        return torch.stack(signals, dim=-1), u
+            directions.append(earlier)
+        return torch.stack(signals, dim=-1), torch.stack(directions, dim=-2)
 
     def resistance(self, x: Float[Tensor, "batch nodes state"]) -> Float[Tensor, "batch nodes pairs ends 2 ways"]:
         """-s^2 L n at both ends of each of a node's pairs, while the previous action is below zero, and otherwise."""

@@ -175,7 +175,7 @@ class Model(nn.Module):
             with torch.no_grad():
                 for weights in (self.encoder.output.weight, self.encoder.linear_edge, self.encoder.linear_own):
                     weights.mul_(0.1)
-        self.implicit = ImplicitLayer(layer, c.num_node_types, c.drag) if c.implicit else None
+        self.implicit = ImplicitLayer(layer, c.num_node_types, c.dt, c.drag) if c.implicit else None
         self.potential = make_potential(c.potential, c.num_phi, c.potential_value, c.potential_learned)
         width = len(c.regressed_state) + c.num_phi
         self.form: Form = make_form(c.form, Shape(width, c.num_inputs, c.num_relations, c.num_node_types), c.own_block)
