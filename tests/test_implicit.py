@@ -44,7 +44,7 @@ def test_pushes_along_pairs_conserve_momentum(model_and_data):
     Z, topology = fields(model, data)
     # Each body appears once a node that has it, which weighs corners by the number of points that coincide.
     momentum = Z.unflatten(-2, (-1, 2)).sum((1, 2))
-    along_pairs = model.implicit.num_channels // 2 - 2 * model.config.num_node_types
+    along_pairs = model.implicit.num_channels // 2 - model.config.num_node_types
     per_head = momentum.unflatten(-1, (2, -1))[..., :along_pairs]
     assert per_head.abs().max() < 1e-3 * Z.abs().max()
 

@@ -12,9 +12,9 @@ pair's stretch, its rate, the node's previous action) on the pairs of one node t
 couplings h of each type and class are learned, in several heads. Pushes along pairs conserve momentum, and the operator
 has one coefficient a channel, shared by all points and both axes: the features are vectors, and turn with the body.
 
-With `drag`, two more channels a node type hold what a medium does to the outer sides: each end that moves outward at
-speed s along the outward normal n of a side of length L feels -s^2 L n, while the node's action is below zero, and
-otherwise.
+With `drag`, one more channel a node type holds what a medium does to the outer sides of a node that pushes: each end
+that moves outward at speed s along the outward normal n of a side of length L feels -s^2 L n while the node's action is
+below zero. (A second channel for other actions was tried: fitted to noise, it feeds energy in, and rollouts explode.)
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class ImplicitLayer(nn.Module):
     @property
     def num_channels(self) -> int:
         signals = 3 + self.inputs.num_previous_actions
-        return len(COUPLINGS) * (signals * self.num_classes + 2 * self.drag) * self.num_node_types
+        return len(COUPLINGS) * (signals * self.num_classes + self.drag) * self.num_node_types
 
     @torch.no_grad()
     def set_classes(self) -> None:
@@ -106,7 +106,7 @@ class ImplicitLayer(nn.Module):
         body: Body,
         signals: Float[Tensor, "batch pairs signals"],
         directions: Float[Tensor, "batch pairs signals 2"],
-        resistance: Float[Tensor, "batch pairs ends 2 ways"] | None,
+        resistance: Float[Tensor, "batch pairs ends 2"] | None,
     ) -> Float[Tensor, "batch points_2 channels"]:
         kinds = self.num_node_types * self.num_classes
         # G [batch, pairs, 2 corners], along the present directions; each push acts only on its own kind of pair.
@@ -127,13 +127,13 @@ class ImplicitLayer(nn.Module):
         return by_corner[:, body.corner].flatten(1, 2)
 
     def _resist(
-        self, body: Body, resistance: Float[Tensor, "batch pairs ends 2 ways"]
+        self, body: Body, resistance: Float[Tensor, "batch pairs ends 2"]
     ) -> Float[Tensor, "batch corners_2 channels"]:
         """What the medium does to the ends of outer sides, gathered at the corners, by node type."""
         mine = torch.nn.functional.one_hot(body.node_type, self.num_node_types).to(resistance.dtype)
-        felt = (resistance * body.outer[:, None, None, None]).unsqueeze(-1) * mine[:, None, None, None, :]
+        felt = (resistance * body.outer[:, None, None]).unsqueeze(-1) * mine[:, None, None, :]
         ends = torch.stack([body.incidence.clamp_max(0).abs(), body.incidence.clamp_min(0)], dim=1)
-        return torch.einsum("pec,bpexwk->bcxwk", ends, felt).flatten(1, 2).flatten(2)
+        return torch.einsum("pec,bpexk->bcxk", ends, felt).flatten(1, 2)
 
     def _bodies(self, topology: Topology, held: Tensor) -> list[Body]:
         """Built once for a topology, and kept with it."""

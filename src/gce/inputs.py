@@ -140,8 +140,8 @@ class InputLayer(nn.Module):
             directions.append(earlier)
         return torch.stack(signals, dim=-1), torch.stack(directions, dim=-2)
 
-    def resistance(self, x: Float[Tensor, "batch nodes state"]) -> Float[Tensor, "batch nodes pairs ends 2 ways"]:
-        """-s^2 L n at both ends of each of a node's pairs, while the previous action is below zero, and otherwise."""
+    def resistance(self, x: Float[Tensor, "batch nodes state"]) -> Float[Tensor, "batch nodes pairs ends 2"]:
+        """-s^2 L n at both ends of each of a node's pairs, while the previous action is below zero."""
         q, w = self._points(x)
         first, second = (list(side) for side in zip(*self.pairs, strict=True))
         along = q[..., second, :] - q[..., first, :]
@@ -152,8 +152,7 @@ class InputLayer(nn.Module):
         ends = torch.stack([w[..., first, :], w[..., second, :]], dim=-2)
         speed = ((ends * turned.unsqueeze(-2)).sum(-1) / length.unsqueeze(-1)).clamp_min(0)
         felt = -speed.square().unsqueeze(-1) * turned.unsqueeze(-2)
-        pushing = (x[..., self.num_state - 1] < 0).to(x.dtype)[..., None, None, None]
-        return torch.stack([felt * pushing, felt * (1 - pushing)], dim=-1)
+        return felt * (x[..., self.num_state - 1] < 0).to(x.dtype)[..., None, None, None]
 
     def _points(
         self, values: Float[Tensor, "*batch rows state"], relative: bool = False
