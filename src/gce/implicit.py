@@ -110,13 +110,14 @@ class ImplicitLayer(nn.Module):
     ) -> Float[Tensor, "batch points_2 channels"]:
         kinds = self.num_node_types * self.num_classes
         # G [batch, pairs, 2 corners], along the present directions; each push acts only on its own kind of pair.
-        G = (body.incidence[:, :, None] * directions[:, :, 0, None, :]).flatten(2)
+        incidence = body.incidence.to(signals.dtype)
+        G = (incidence[:, :, None] * directions[:, :, 0, None, :]).flatten(2)
         mine = torch.nn.functional.one_hot(body.kind, kinds).to(signals.dtype)
         vectors = (signals.unsqueeze(-1) * directions).unsqueeze(-1) * mine[:, None, None, :]
-        pushes = torch.einsum("pc,bpsxk->bcxsk", body.incidence, vectors).flatten(1, 2).flatten(2)
+        pushes = torch.einsum("pc,bpsxk->bcxsk", incidence, vectors).flatten(1, 2).flatten(2)
         if resistance is not None:
             pushes = torch.cat([pushes, self._resist(body, resistance)], dim=-1)
-        mass = torch.diag(body.mass.repeat_interleave(2))
+        mass = torch.diag(body.mass.repeat_interleave(2).to(signals.dtype))
         fields = []
         for log_coupling in self.log_coupling:
             h = log_coupling.exp()[body.kind]
@@ -132,7 +133,8 @@ class ImplicitLayer(nn.Module):
         """What the medium does to the ends of outer sides, gathered at the corners, by node type."""
         mine = torch.nn.functional.one_hot(body.node_type, self.num_node_types).to(resistance.dtype)
         felt = (resistance * body.outer[:, None, None]).unsqueeze(-1) * mine[:, None, None, :]
-        ends = torch.stack([body.incidence.clamp_max(0).abs(), body.incidence.clamp_min(0)], dim=1)
+        incidence = body.incidence.to(resistance.dtype)
+        ends = torch.stack([incidence.clamp_max(0).abs(), incidence.clamp_min(0)], dim=1)
         return torch.einsum("pec,bpexk->bcxk", ends, felt).flatten(1, 2)
 
     def _bodies(self, topology: Topology, held: Tensor) -> list[Body]:
