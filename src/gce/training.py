@@ -19,7 +19,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from jaxtyping import Float
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -28,7 +27,7 @@ from gce.errors import InputError
 from gce.metrics import nrmse
 from gce.model import Model, ModelConfig
 from gce.rollout import rollout
-from gce.system import collect, fitted
+from gce.system import collect, fitted, model_inputs
 from gce.topology import Topology
 from gce.trajectory import Dataset, Episode, Normalisation
 
@@ -71,7 +70,7 @@ class SystemData:
         self.graph = episodes[0].graph
         steps = min(episode.length for episode in episodes)
         seen = [torch.as_tensor(e.observations[: steps + 1], dtype=torch.float32) for e in episodes]
-        self.inputs = torch.stack([inputs_of(model, e)[:steps] for e in episodes])
+        self.inputs = torch.stack([model_inputs(model, e.actions, e.exogenous, e.graph)[:steps] for e in episodes])
         with torch.no_grad():
             actions = self.inputs[..., : model.config.num_actions]
             self.states = model.states(model.normalise(torch.stack(seen)), actions, first=True)
@@ -86,16 +85,6 @@ class SystemData:
     @cached_property
     def topology(self) -> Topology:
         return Topology.of(self.graph)
-
-
-def inputs_of(model: Model, episode: Episode) -> Float[Tensor, "steps nodes a"]:
-    """Normalised actions, then normalised exogenous inputs."""
-    actions = torch.as_tensor(episode.actions, dtype=torch.float32) / model.action_std
-    if model.config.num_exogenous == 0:
-        return actions
-    if episode.exogenous is None:
-        raise InputError("the model was trained with exogenous inputs; the episode has none")
-    return torch.cat([actions, torch.as_tensor(episode.exogenous, dtype=torch.float32) / model.exogenous_std], dim=-1)
 
 
 def find_kinematics(data: Dataset, dt: float, episodes: int = 20) -> tuple[tuple[int, int], ...]:

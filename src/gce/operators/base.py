@@ -98,13 +98,6 @@ class Operator:
         return X @ C if C.ndim == 2 else torch.einsum("...nd,ndm->...nm", X, C)
 
 
-def action_sums(
-    actions: Float[Tensor, "*batch nodes a"], topology: Topology, num_relations: int
-) -> Float[Tensor, "*batch nodes columns"]:
-    """For each relation type, the sum of the actions of the neighbours in that relation: C_{O|A^j} per relation."""
-    return relation_sums(actions, topology, num_relations)
-
-
 def relation_sums(
     values: Float[Tensor, "*batch nodes d"], topology: Topology, num_relations: int
 ) -> Float[Tensor, "*batch nodes columns"]:

@@ -9,7 +9,6 @@ from gce.errors import InputError
 from gce.operators.base import (
     Form,
     Shape,
-    action_sums,
     relation_sums,
     slot_table,
     type_constants,
@@ -85,7 +84,7 @@ class HomForm(Form):
         return torch.cat(
             [
                 relation_sums(features, topology, s.num_relations),
-                action_sums(actions, topology, s.num_relations),
+                relation_sums(actions, topology, s.num_relations),
                 type_constants(features, topology, s.num_node_types),
             ],
             dim=-1,
@@ -119,7 +118,7 @@ class HomMeanForm(Form):
             [
                 *([features] if self.own_block else []),
                 mean_field(weights, features, topology),
-                action_sums(actions, topology, s.num_relations),
+                relation_sums(actions, topology, s.num_relations),
                 type_constants(features, topology, s.num_node_types),
             ],
             dim=-1,
