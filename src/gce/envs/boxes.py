@@ -119,6 +119,8 @@ class BoxEnv(BodyEnv):
     late_action = True
 
     stiffness_range: ClassVar[tuple[float, float]]
+    margin: ClassVar[float] = 2.0
+    """Room around the robot in a picture, beyond the middles of its outermost boxes [m]."""
     parameters: BoxParameters
 
     # ---- system ----
@@ -228,7 +230,7 @@ class BoxEnv(BodyEnv):
 
     def _window(self) -> tuple[np.ndarray, np.ndarray]:
         cells = self.parameters.cells
-        return cells.min(axis=0) - 2.0, cells.max(axis=0) + 2.0
+        return cells.min(axis=0) - self.margin, cells.max(axis=0) + self.margin
 
 
 def grow(rng: np.random.Generator, num_boxes: int, start: Cell) -> list[Cell]:

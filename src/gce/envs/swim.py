@@ -49,6 +49,7 @@ class Swim(BoxEnv):
     action_weight = 0.0001
     num_relations = 27
     stiffness_range = (600.0, 800.0)
+    margin = 4.0  # swimmers travel up to 3 m in 100 steps
 
     def draw_parameters(self, rng: np.random.Generator, num_objects: int) -> BoxParameters:
         if num_objects in GLIDERS:
