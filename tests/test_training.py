@@ -197,9 +197,39 @@ def test_another_trainings_folder_is_refused(tmp_path):
             other.resume()
 
 
-@pytest.mark.parametrize("damage", ["checkpoint.json", "checkpoint.safetensors"])
+def test_other_data_are_refused(tmp_path):
+    training(tmp_path).run(until=1)
+    other = training(tmp_path)
+    other.train[1].states[2, 3, 0, 0] += 1e-3
+    with pytest.raises(InputError, match="holds a training on other data"):
+        other.resume()
+    shorter = training(tmp_path)
+    shorter.validation = [shorter.validation[0][:-1]]
+    with pytest.raises(InputError, match="holds a training on other data"):
+        shorter.resume()
+
+
+@pytest.mark.parametrize("damage", [b"{", b"", None])
 def test_a_damaged_checkpoint_is_told(tmp_path, damage):
     training(tmp_path).run(until=1)
-    (tmp_path / damage).write_text("{")
-    with pytest.raises(InputError, match="checkpoint"):
+    file = tmp_path / "checkpoint.safetensors"
+    file.write_bytes(file.read_bytes()[:-50] if damage is None else damage)
+    with pytest.raises(InputError, match="the checkpoint in .* is damaged"):
         training(tmp_path).resume()
+
+
+def test_a_stop_while_writing_leaves_the_checkpoint_before(tmp_path, monkeypatch):
+    run = training(tmp_path)
+    run.run(until=1)
+    before = weights(run)
+
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("os.replace", killed)
+    with pytest.raises(KeyboardInterrupt):
+        run.run(until=2)
+    again = training(tmp_path)
+    assert again.resume()
+    assert again.iteration == 1
+    assert same(weights(again), before)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,10 +18,9 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from gce import checkpoint
 from gce.errors import InputError
 from gce.metrics import nrmse
 from gce.model import Model, ModelConfig
@@ -332,25 +330,30 @@ class Training:
             "seconds": self.seconds,
             "training": dataclasses.asdict(self.config),
             "config": dataclasses.asdict(self.model.config),
+            "data": self.fingerprint,
         }
-        save_file({k: v.detach().clone().contiguous() for k, v in tensors.items()}, self.folder / ".checkpoint.tmp")
-        (self.folder / ".checkpoint.json.tmp").write_text(json.dumps(text))
-        os.replace(self.folder / ".checkpoint.tmp", self.folder / "checkpoint.safetensors")
-        os.replace(self.folder / ".checkpoint.json.tmp", self.folder / "checkpoint.json")
+        checkpoint.write(self.folder, tensors, text)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A digest of all that is trained and validated on."""
+        seen = [part for s in self.train for part in (s.graph, s.states.cpu().numpy(), s.inputs.cpu().numpy())]
+        kept = [p for es in self.validation for e in es for p in (e.graph, e.observations, e.actions, e.exogenous)]
+        return checkpoint.fingerprint(seen + kept)
 
     def resume(self) -> bool:
-        """Go on from the folder's checkpoint, if it has one of the same training."""
-        note = self.folder / "checkpoint.json"
-        if not note.is_file():
+        """Go on from the folder's checkpoint, if it has one of the same training on the same data."""
+        found = checkpoint.read(self.folder)
+        if found is None:
             return False
-        try:
-            text = json.loads(note.read_text())
-            tensors = load_file(self.folder / "checkpoint.safetensors")
-        except (OSError, ValueError, SafetensorError) as error:
-            raise InputError(f"the checkpoint in {self.folder} is damaged: {error}; choose another folder") from None
+        tensors, text = found
         here = json.loads(json.dumps([dataclasses.asdict(self.config), dataclasses.asdict(self.model.config)]))
         if [text["training"], text["config"]] != here:
             raise InputError(f"{self.folder} holds another training; finish that one or choose another folder")
+        if text["data"] != self.fingerprint:
+            raise InputError(
+                f"{self.folder} holds a training on other data; give the data it began with or choose another folder"
+            )
 
         def part(prefix: str) -> dict[str, Tensor]:
             return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}

@@ -1,0 +1,59 @@
+"""A stopped training on disk: one safetensors file with a JSON note in its header, replaced at once.
+
+A stop at any moment leaves a whole checkpoint, the old one or the new one. No pickle.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from gce.errors import InputError
+from gce.graph import Graph
+
+NAME = "checkpoint.safetensors"
+
+
+def write(folder: Path, tensors: dict[str, Tensor], note: dict[str, Any]) -> None:
+    """note: JSON values."""
+    temporary = folder / f".{NAME}.tmp"
+    contiguous = {k: v.detach().clone().contiguous() for k, v in tensors.items()}
+    save_file(contiguous, temporary, {"note": json.dumps(note)})
+    os.replace(temporary, folder / NAME)
+
+
+def read(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+    """(tensors, note); None where there is no checkpoint."""
+    file = folder / NAME
+    if not file.is_file():
+        return None
+    try:
+        with safe_open(file, "pt") as opened:
+            note: dict[str, Any] = json.loads(opened.metadata()["note"])
+        return load_file(file), note
+    except (OSError, KeyError, TypeError, ValueError, SafetensorError) as error:
+        raise InputError(f"the checkpoint in {folder} is damaged: {error}; choose another folder") from None
+
+
+def fingerprint(parts: Iterable[Graph | np.ndarray | None]) -> str:
+    """A digest of graphs and arrays, in order."""
+    digest = hashlib.sha256()
+    for part in parts:
+        arrays = (
+            [getattr(part, field.name) for field in dataclasses.fields(part)] if isinstance(part, Graph) else [part]
+        )
+        for array in arrays:
+            if array is not None:
+                digest.update(f"{array.dtype} {array.shape} ".encode())
+                digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()
