@@ -72,6 +72,40 @@ def test_adapting_one_by_one_equals_adapting_at_once_and_channels_explain_more(m
     assert (left[moving] < square[moving]).all()
 
 
+def test_combining_first_is_the_same_and_a_union_is_its_graphs(model_and_data):
+    model, data = model_and_data
+    graphs = [data[k].graph for k in (0, 6, 12)]
+    held = [model._held_points(Topology.of(graph)) for graph in graphs]
+    states = []
+    for k in (0, 6, 12):
+        o = model.normalise(torch.as_tensor(data[k].observations))
+        a = torch.as_tensor(data[k].actions) / model.action_std
+        states.append(model.states(o, a, first=True)[3:9])
+    coefficients = torch.randn(3, model.implicit.num_channels, generator=torch.Generator().manual_seed(0))
+    union, x = Topology.of(graphs), torch.cat(states, dim=1)
+    together = model.implicit.combined(x, union, torch.cat(held), coefficients)
+    alone = torch.cat(
+        [
+            model.implicit(y, Topology.of(graph), h) @ c
+            for y, graph, h, c in zip(states, graphs, held, coefficients, strict=True)
+        ],
+        dim=1,
+    )
+    assert torch.allclose(together, alone, rtol=1e-3, atol=1e-4 * float(alone.detach().abs().max()))
+
+
+def test_a_system_linearises_along_its_path(model_and_data):
+    model, data = model_and_data
+    system = adapt(model, [data[0], data[1]])
+    o = model.normalise(torch.as_tensor(data[2].observations))
+    a = torch.as_tensor(data[2].actions) / model.action_std
+    x = model.states(o, a, first=True)
+    A, B, c = system.linearise(x[4:6], a[4:6])
+    step = model.stepper([system.operator], system.topology)
+    after, _ = step(model.features(x[4], system.topology), a[4], torch.zeros(1, 1))
+    assert torch.allclose(A[0] @ x[4].flatten() + B[0] @ a[4].flatten() + c[0], after.flatten(), atol=1e-3)
+
+
 @pytest.mark.parametrize("form", ["hom", "dense"])
 def test_other_forms_work_beside_the_channels(model_and_data, form):
     model, data = model_and_data

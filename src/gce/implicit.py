@@ -19,7 +19,9 @@ below zero. (A second channel for other actions was tried: fitted to noise, it f
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -35,16 +37,23 @@ COUPLINGS = (0.5, 3.0)
 
 
 @dataclass(frozen=True)
-class Body:
-    """The points of one graph: the corner of each point, pairs as incidence of corners, and the corners' masses."""
+class Bodies:
+    """The points of all graphs of a union, as corners: `size` places a graph, of which smaller bodies leave some empty.
 
-    nodes: slice
-    corner: Int[Tensor, " points"]
-    incidence: Float[Tensor, "pairs corners"]
-    mass: Float[Tensor, " corners"]
+    corner: of each node's points; ends: of the nodes' pairs, one after another; graph, kind, node_type: of these pairs;
+    outer: whether a pair is an outer side; mass: of each place; block: where the 2 x 2 block that couples end a of a
+    pair with its end b stands in the matrices of all graphs.
+    """
+
+    size: int
+    corner: Int[Tensor, "nodes points"]
+    ends: Int[Tensor, "pairs 2"]
+    graph: Int[Tensor, " pairs"]
     kind: Int[Tensor, " pairs"]
-    outer: Float[Tensor, " pairs"]
     node_type: Int[Tensor, " pairs"]
+    outer: Float[Tensor, " pairs"]
+    mass: Float[Tensor, "graphs size"]
+    block: Int[Tensor, "pairs 2 2 2 2"]
 
 
 class ImplicitLayer(nn.Module):
@@ -52,6 +61,7 @@ class ImplicitLayer(nn.Module):
 
     pair_class: Tensor
     inputs: InputLayer
+    _kept: WeakKeyDictionary[Topology, Bodies]
 
     def __init__(
         self, inputs: InputLayer, num_node_types: int, dt: float, drag: bool = False, num_classes: int = 2
@@ -61,14 +71,24 @@ class ImplicitLayer(nn.Module):
         self.num_node_types, self.num_classes = num_node_types, num_classes
         # The encoder owns the units; as a submodule here they would be saved twice.
         object.__setattr__(self, "inputs", inputs)
+        object.__setattr__(self, "_kept", WeakKeyDictionary())
         start = torch.tensor(COUPLINGS).log()
-        self.log_coupling = nn.Parameter(start[:, None].repeat(1, num_node_types * num_classes))
+        self.log_coupling = nn.Parameter(start[:, None].repeat(1, self.num_kinds))
         self.register_buffer("pair_class", torch.zeros(len(inputs.pairs), dtype=torch.int64))
 
     @property
+    def num_kinds(self) -> int:
+        """Kinds of pairs: a node type and a class of lengths."""
+        return self.num_node_types * self.num_classes
+
+    @property
+    def num_signals(self) -> int:
+        return 3 + self.inputs.num_previous_actions
+
+    @property
     def num_channels(self) -> int:
-        signals = 3 + self.inputs.num_previous_actions
-        return len(COUPLINGS) * (signals * self.num_classes + self.drag) * self.num_node_types
+        """Heads x (signals x kinds, then the medium's by node type)."""
+        return len(COUPLINGS) * (self.num_signals * self.num_kinds + self.drag * self.num_node_types)
 
     @torch.no_grad()
     def set_classes(self) -> None:
@@ -80,6 +100,7 @@ class ImplicitLayer(nn.Module):
             if before is not None and lengths[k] > (1 + SAME_LENGTH) * lengths[before]:
                 number += 1
             self.pair_class[k] = min(number, self.num_classes - 1)
+        self._kept.clear()
 
     def forward(
         self,
@@ -87,86 +108,127 @@ class ImplicitLayer(nn.Module):
         topology: Topology,
         held: Bool[Tensor, "nodes points"],
     ) -> Float[Tensor, "*batch nodes speeds channels"]:
+        """Every channel on its own."""
+
+        def apart(bodies: Bodies, signals: Tensor, directions: Tensor, resistance: Tensor | None) -> Tensor:
+            vectors = signals.unsqueeze(-1) * directions
+            place = bodies.kind[:, None] + self.num_kinds * torch.arange(self.num_signals)
+            felt = _onto(bodies, torch.stack([-vectors, vectors], dim=2), place, self.num_signals * self.num_kinds)
+            if resistance is not None:
+                pushed = (resistance * bodies.outer[:, None, None]).unsqueeze(3)
+                felt = torch.cat([felt, _onto(bodies, pushed, bodies.node_type[:, None], self.num_node_types)], dim=-1)
+            return felt.unsqueeze(1)
+
+        return self._spread(x, topology, held, apart).flatten(-2)
+
+    def combined(
+        self,
+        x: Float[Tensor, "*batch nodes state"],
+        topology: Topology,
+        held: Bool[Tensor, "nodes points"],
+        coefficients: Float[Tensor, "graphs channels"],
+    ) -> Float[Tensor, "*batch nodes speeds"]:
+        """The channels in each graph's combination: the same as combining `forward`, with one solve a head."""
+        heads = coefficients.to(x.dtype).unflatten(1, (len(COUPLINGS), -1))
+        along = heads[..., : self.num_signals * self.num_kinds].unflatten(2, (self.num_signals, self.num_kinds))
+        medium = heads[..., self.num_signals * self.num_kinds :]
+
+        def together(bodies: Bodies, signals: Tensor, directions: Tensor, resistance: Tensor | None) -> Tensor:
+            weight = along[bodies.graph, :, :, bodies.kind]  # [pairs, heads, signals]
+            vectors = torch.einsum("phs,bps,bpsx->bphx", weight, signals, directions)
+            ends = torch.stack([-vectors, vectors], dim=2)
+            if resistance is not None:
+                share = medium[bodies.graph, :, bodies.node_type] * bodies.outer[:, None]
+                ends = ends + share[:, None, :, None] * resistance.unsqueeze(3)
+            place = torch.arange(len(COUPLINGS)).expand(len(bodies.kind), -1)
+            return _onto(bodies, ends, place, len(COUPLINGS)).movedim(-1, 1).unsqueeze(-1)
+
+        return self._spread(x, topology, held, together).sum((-2, -1))
+
+    def _spread(
+        self, x: Tensor, topology: Topology, held: Tensor, push: Callable[..., Tensor]
+    ) -> Float[Tensor, "*batch nodes speeds heads columns"]:
+        """What pushes at the corners [batch, heads or 1, graphs, 2 size, columns] do to all points, by head."""
         batch = x.shape[:-2]
         x = x.reshape(-1, *x.shape[-2:])
+        bodies = self._bodies(topology, held)
         signals, directions = self.inputs.pair_signals(x, topology, self.dt)
-        resistance = self.inputs.resistance(x) if self.drag else None
-        parts = []
-        for body in self._bodies(topology, held):
-            pushed = None if resistance is None else resistance[:, body.nodes].flatten(1, 2)
-            told, along = signals[:, body.nodes].flatten(1, 2), directions[:, body.nodes].flatten(1, 2)
-            parts.append(self._solve(body, told, along, pushed))
-        fields = torch.cat(parts, dim=1)
+        resistance = self.inputs.resistance(x).flatten(1, 2) if self.drag else None
+        signals, directions = signals.flatten(1, 2), directions.flatten(1, 2)
+        pushes = push(bodies, signals, directions, resistance)
+        # Definite unless a state is not finite; then the features are not either, and whoever asked will see.
+        factor = torch.linalg.cholesky_ex(self._coupled(bodies, directions[:, :, 0]))[0]
+        fields = torch.cholesky_solve(pushes.expand(*factor.shape[:-1], -1), factor)
+        by_corner = fields.unflatten(3, (-1, 2)).flatten(2, 3)  # [batch, heads, corners, 2, columns]
+        by_point = by_corner[:, :, bodies.corner.flatten()].unflatten(2, bodies.corner.shape).flatten(3, 4)
         speeds = [c for point in self.inputs.points for c in point[2:]]
-        fields = fields.reshape(len(x), topology.num_nodes, len(speeds), -1)
-        return (fields / self.inputs.unit_std[speeds][:, None]).reshape(*batch, *fields.shape[1:])
+        by_point = by_point.permute(0, 2, 3, 1, 4) / self.inputs.unit_std[speeds][:, None, None]
+        return by_point.reshape(*batch, *by_point.shape[1:])
 
-    def _solve(
-        self,
-        body: Body,
-        signals: Float[Tensor, "batch pairs signals"],
-        directions: Float[Tensor, "batch pairs signals 2"],
-        resistance: Float[Tensor, "batch pairs ends 2"] | None,
-    ) -> Float[Tensor, "batch points_2 channels"]:
-        kinds = self.num_node_types * self.num_classes
-        # G [batch, pairs, 2 corners], along the present directions; each push acts only on its own kind of pair.
-        incidence = body.incidence.to(signals.dtype)
-        G = (incidence[:, :, None] * directions[:, :, 0, None, :]).flatten(2)
-        mine = torch.nn.functional.one_hot(body.kind, kinds).to(signals.dtype)
-        vectors = (signals.unsqueeze(-1) * directions).unsqueeze(-1) * mine[:, None, None, :]
-        pushes = torch.einsum("pc,bpsxk->bcxsk", incidence, vectors).flatten(1, 2).flatten(2)
-        if resistance is not None:
-            pushes = torch.cat([pushes, self._resist(body, resistance)], dim=-1)
-        mass = torch.diag(body.mass.repeat_interleave(2).to(signals.dtype))
-        fields = []
-        for log_coupling in self.log_coupling:
-            h = log_coupling.exp()[body.kind]
-            system = mass + G.mT @ (h[:, None] * G)
-            # Definite unless a state is not finite; then the features are not either, and whoever asked will see.
-            fields.append(torch.cholesky_solve(pushes, torch.linalg.cholesky_ex(system)[0]))
-        by_corner = torch.cat(fields, dim=-1).unflatten(1, (-1, 2))
-        return by_corner[:, body.corner].flatten(1, 2)
+    def _coupled(
+        self, bodies: Bodies, u: Float[Tensor, "batch pairs 2"]
+    ) -> Float[Tensor, "batch heads graphs size_2 size_2"]:
+        """diag(m) + G' diag(h) G of every graph."""
+        graphs, width = len(bodies.mass), 2 * bodies.size
+        square = (u.unsqueeze(-1) * u.unsqueeze(-2)).unsqueeze(1) * self.log_coupling.exp()[:, bodies.kind, None, None]
+        blocks = torch.stack([square, -square, -square, square], dim=3).flatten(2)
+        index = bodies.block.flatten().expand_as(blocks)
+        mass = torch.diag_embed(bodies.mass.repeat_interleave(2, dim=1)).to(u.dtype).flatten()
+        return mass.expand(*blocks.shape[:2], -1).scatter_add(2, index, blocks).unflatten(2, (graphs, width, width))
 
-    def _resist(
-        self, body: Body, resistance: Float[Tensor, "batch pairs ends 2"]
-    ) -> Float[Tensor, "batch corners_2 channels"]:
-        """What the medium does to the ends of outer sides, gathered at the corners, by node type."""
-        mine = torch.nn.functional.one_hot(body.node_type, self.num_node_types).to(resistance.dtype)
-        felt = (resistance * body.outer[:, None, None]).unsqueeze(-1) * mine[:, None, None, :]
-        incidence = body.incidence.to(resistance.dtype)
-        ends = torch.stack([incidence.clamp_max(0).abs(), incidence.clamp_min(0)], dim=1)
-        return torch.einsum("pec,bpexk->bcxk", ends, felt).flatten(1, 2)
+    def _bodies(self, topology: Topology, held: Tensor) -> Bodies:
+        """Built once for a topology, and kept as long as that."""
+        if topology not in self._kept:
+            self._kept[topology] = self._build(topology, held)
+        return self._kept[topology]
 
-    def _bodies(self, topology: Topology, held: Tensor) -> list[Body]:
-        """Built once for a topology, and kept with it."""
-        cache: dict[int, list[Body]] = topology.__dict__.setdefault("_bodies", {})
-        if id(self) not in cache:
-            cache[id(self)] = self._build(topology, held)
-        return cache[id(self)]
-
-    def _build(self, topology: Topology, held: Tensor) -> list[Body]:
-        points = len(self.inputs.points)
-        first, second = (torch.tensor(side) for side in zip(*self.inputs.pairs, strict=True))
-        bodies, start = [], 0
-        for size in topology.splits:
-            nodes = slice(start, start + size)
-            if topology.tied is None:
-                corner = torch.arange(size * points)
-            else:
+    def _build(self, topology: Topology, held: Tensor) -> Bodies:
+        points, pairs = len(self.inputs.points), len(self.inputs.pairs)
+        first, second = (list(side) for side in zip(*self.inputs.pairs, strict=True))
+        graph = torch.arange(len(topology.splits)).repeat_interleave(torch.tensor(topology.splits))
+        corners = []  # of each graph, numbered from 0
+        for nodes in torch.arange(topology.num_nodes).split(topology.splits):
+            ids = torch.arange(len(nodes) * points)
+            if topology.tied is not None:
                 ids = topology.tied[nodes][:, [point[0] for point in self.inputs.points]]
-                corner = torch.unique(ids, return_inverse=True)[1].reshape(-1)
-            count = int(corner.max()) + 1
-            mass = torch.bincount(corner, minlength=count).float()
-            mass = mass + HELD_MASS * torch.zeros(count).index_add(0, corner, held[nodes].reshape(-1).float())
-            table = corner.reshape(size, points)
-            one = torch.eye(count)
-            incidence = (one[table[:, second]] - one[table[:, first]]).flatten(0, 1)
-            kind = topology.node_type[nodes][:, None] * self.num_classes + self.pair_class[None, :]
-            # An outer side is a pair of the shortest class that no other node has.
-            ends = torch.stack([table[:, first], table[:, second]], dim=-1).sort(-1).values.flatten(0, 1)
-            _, which, shared = torch.unique(ends, dim=0, return_inverse=True, return_counts=True)
-            outer = (shared[which] == 1) & (self.pair_class.repeat(size) == 0)
-            types = topology.node_type[nodes].repeat_interleave(len(self.inputs.pairs))
-            bodies.append(Body(nodes, corner, incidence, mass, kind.reshape(-1), outer.float(), types))
-            start += size
-        return bodies
+            corners.append(torch.unique(ids, return_inverse=True)[1].reshape(-1, points))
+        size = max(int(table.max()) + 1 for table in corners)
+        corner = torch.cat(corners) + size * graph[:, None]
+        places = size * len(topology.splits)
+        mass = torch.bincount(corner.flatten(), minlength=places).float()
+        mass = mass + HELD_MASS * torch.zeros(places).index_add(0, corner.flatten(), held.flatten().float())
+        mass = mass.where(mass > 0, 1.0)  # an empty place, which nothing pushes
+        ends = torch.stack([corner[:, first], corner[:, second]], dim=-1).flatten(0, 1)
+        # An outer side is a pair of the shortest class that no other node has.
+        _, which, shared = torch.unique(ends.sort(-1).values, dim=0, return_inverse=True, return_counts=True)
+        outer = (shared[which] == 1) & (self.pair_class.repeat(topology.num_nodes) == 0)
+        kind = topology.node_type[:, None] * self.num_classes + self.pair_class
+        axis = torch.arange(2)
+        row = 2 * ends[:, :, None, None, None] + axis[:, None]
+        column = 2 * (ends % size)[:, None, :, None, None] + axis
+        return Bodies(
+            size=size,
+            corner=corner,
+            ends=ends,
+            graph=graph.repeat_interleave(pairs),
+            kind=kind.flatten(),
+            node_type=topology.node_type.repeat_interleave(pairs),
+            outer=outer.float(),
+            mass=mass.unflatten(0, (-1, size)),
+            block=2 * size * row + column,
+        )
+
+
+def _onto(
+    bodies: Bodies,
+    vectors: Float[Tensor, "batch pairs 2 c xy"],
+    column: Int[Tensor, "pairs c"],
+    columns: int,
+) -> Float[Tensor, "batch graphs size_2 columns"]:
+    """Vectors at both ends of pairs, c of them, each in a column of its own, summed at the corners."""
+    axis = torch.arange(2)
+    place = (2 * bodies.ends[:, :, None, None] + axis) * columns + column[:, None, :, None]
+    flat = vectors.flatten(1)
+    felt = flat.new_zeros(len(flat), bodies.mass.numel() * 2 * columns)
+    felt = felt.scatter_add(1, place.flatten().expand_as(flat), flat)
+    return felt.unflatten(1, (len(bodies.mass), 2 * bodies.size, columns))

@@ -320,10 +320,28 @@ class Model(nn.Module):
         """The vector channels of each free coordinate, where the model has them."""
         if self.implicit is None:
             return None
-        speeds = [self.free.index(c) for point in self.config.points for c in point[2:]]
-        held = self.held[topology.node_type][:, speeds].reshape(topology.num_nodes, -1, 2).all(-1)
-        fields = self.implicit(x, topology, held)
-        return fields[..., torch.argsort(torch.tensor(speeds)), :]
+        return self.implicit(x, topology, self._held_points(topology))[..., self._speed_order, :]
+
+    def channelled(
+        self, operators: Sequence[Operator], x: Float[Tensor, "*batch nodes c"], topology: Topology
+    ) -> Float[Tensor, "*batch nodes free"] | None:
+        """What the channels do to the free coordinates, each graph's with its operator's coefficients."""
+        if self.implicit is None:
+            return None
+        coefficients = torch.stack([o.channels for o in operators if o.channels is not None])
+        return self.implicit.combined(x, topology, self._held_points(topology), coefficients)[..., self._speed_order]
+
+    @property
+    def _speeds(self) -> list[int]:
+        """Where each velocity coordinate of the points stands among the free coordinates."""
+        return [self.free.index(c) for point in self.config.points for c in point[2:]]
+
+    @property
+    def _speed_order(self) -> Tensor:
+        return torch.argsort(torch.tensor(self._speeds))
+
+    def _held_points(self, topology: Topology) -> Tensor:
+        return self.held[topology.node_type][:, self._speeds].reshape(topology.num_nodes, -1, 2).all(-1)
 
     def sums(
         self,
@@ -405,9 +423,9 @@ class Model(nn.Module):
         def step(psi: Tensor, inputs: Tensor, fresh: Tensor | None) -> tuple[Tensor, Tensor]:
             X = self.regressors(psi, inputs, topology, fresh)
             y = apply_each(operators, X, topology)
-            Z = self.channels(psi[..., : c.num_state], topology)
-            if Z is not None:
-                y = torch.cat([y[..., :free] + combine_each(operators, Z, topology), y[..., free:]], dim=-1)
+            pushed = self.channelled(operators, psi[..., : c.num_state], topology)
+            if pushed is not None:
+                y = torch.cat([y[..., :free] + pushed, y[..., free:]], dim=-1)
             y = y.masked_fill(held, 0.0)
             x = self.advance(psi[..., : c.num_state], y[..., :free], inputs[..., : c.num_actions], topology)
             return x, self.features(x, topology) if reproject else torch.cat([x, y[..., free:]], dim=-1)
@@ -422,14 +440,6 @@ def _fit_channels(fields: FieldSums, rows: int) -> Float[Tensor, " k"]:
     gram, cross = gram / size[:, None] / size, (cross / size)[:, None]
     solution = solve(Moments(gram, cross, cross.new_zeros(1, 1), rows), torch.full_like(size, CHANNEL_RIDGE))
     return solution.coefficients[:, 0] / size
-
-
-def combine_each(
-    operators: Sequence[Operator], Z: Float[Tensor, "*batch nodes free k"], topology: Topology
-) -> Float[Tensor, "*batch nodes free"]:
-    """Each graph's channels with its own coefficients."""
-    parts = zip(operators, Z.split(topology.splits, dim=-3), strict=True)
-    return torch.cat([z @ o.channels.to(z.dtype) for o, z in parts if o.channels is not None], dim=-2)
 
 
 def apply_each(operators: Sequence[Operator], X: Float[Tensor, "*batch nodes D"], topology: Topology) -> Tensor:
