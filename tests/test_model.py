@@ -136,6 +136,44 @@ def test_held_targets_have_the_fit_of_the_nodes_that_move():
     assert close(rows @ found, rows @ torch.as_tensor(expected), 1e-4)
 
 
+@pytest.mark.parametrize("form", ["hom_mean", "dense"])
+def test_the_residual_of_a_target_is_that_of_the_nodes_where_it_moves(form):
+    model = untrained("rope", form=form)
+    system = system_data(model, "rope", 0)
+    topology, states = system.topology, system.states
+    with torch.no_grad():
+        psi = model.features(states, topology)
+        X = model.regressors(psi[:, :-1], system.inputs, topology, fresh_of(system, system.steps))
+        Y = model.targets(states[:, :-1], states[:, 1:], psi[:, 1:])
+        (sums,) = model.sums(X, Y, topology)
+        operator = model.fit(sums, topology)
+        left = (Y.double() - operator.apply(X.double())).flatten(0, 1).square().mean(0)
+    moves = (~model.held[topology.node_type]).double()
+    expected = (left * moves) if operator.residual.ndim == 3 else (left * moves).sum(0) / moves.sum(0)
+    assert moves.min() == 0
+    assert close(torch.diagonal(operator.residual, dim1=-2, dim2=-1), expected, 1e-6)
+    spectrum = torch.linalg.eigvalsh(operator.residual)
+    assert bool((spectrum >= -1e-12 * spectrum.max()).all())
+
+
+@pytest.mark.parametrize("history", [1, 2])
+@pytest.mark.parametrize("world", ["rope", "soft"])
+def test_moving_the_whole_system_changes_no_regressor(world, history):
+    model = untrained(world, history=history, implicit=False, conservative=False).double()
+    system = system_data(model, world, 0)
+    x, inputs = system.states[0, 3].double(), system.inputs[0, 3].double()
+    places = [c for c in range(x.shape[-1]) if c not in model.config.regressed_state]
+    assert len(places) == 2 * history * len(model.config.points)
+    shift = torch.zeros_like(x)
+    along = torch.tensor([0.7, -0.4], dtype=x.dtype).repeat(len(places) // 2)
+    shift[:, places] = along / model.observation_std[[c % model.config.num_observations for c in places]]
+
+    def regressors(x: torch.Tensor) -> torch.Tensor:
+        return model.regressors(model.features(x, system.topology), inputs, system.topology)
+
+    assert close(regressors(x + shift), regressors(x), 1e-9)
+
+
 def test_sizes_follow_from_the_configuration():
     config = ModelConfig(3, 2, 1, 1, history=2, previous_action=True, num_exogenous=4, features=5, linear_features=6)
     assert (config.num_state, config.num_phi, config.num_inputs) == (8, 11, 6)

@@ -68,7 +68,9 @@ class InputLayer(nn.Module):
         coordinates = [c for point in points for c in point[:2]]
         self.pairs = list(combinations(range(len(points)), 2))
         # What a node knows of itself: all but its place, or all where there are no points.
-        self.moving = [c for c in range(num_state) if c not in coordinates]
+        history = (num_state - num_previous_actions) // num_observations
+        places = place_coordinates(points, num_observations, history)
+        self.moving = [c for c in range(num_state) if c not in places]
         self.between_nodes = len(points) == 1
         self.within_node = len(self.pairs) > 0
         geometry = 6 + 2 * num_previous_actions
@@ -218,6 +220,11 @@ class InputLayer(nn.Module):
             if rows.numel():
                 self.attribute_mean[start : start + rows.shape[1]] = rows.mean(0)
                 self.attribute_std[start : start + rows.shape[1]] = _spread(rows).clamp_min(1e-6)
+
+
+def place_coordinates(points: Points, num_observations: int, history: int) -> set[int]:
+    """The coordinates of a state that are places in the plane, in each of the observations it holds."""
+    return {k * num_observations + c for k in range(history) for point in points for c in point[:2]}
 
 
 def _spread(rows: Float[Tensor, "rows c"]) -> Float[Tensor, " c"]:

@@ -24,8 +24,8 @@ from torch import Tensor, nn
 
 from gce.encoder import Encoder, EncoderShape
 from gce.implicit import ImplicitLayer
-from gce.inputs import InputLayer, Points
-from gce.operators import Form, Operator, Shape, make_form
+from gce.inputs import InputLayer, Points, place_coordinates
+from gce.operators import Form, Operator, Shape, make_form, residual_by_target
 from gce.potentials import gibbs_weights, make_potential
 from gce.ridge import Moments, solve
 from gce.rollout import Step
@@ -99,7 +99,7 @@ class ModelConfig:
         """The coordinates of x that the operator acts on beside phi: all but places in the plane."""
         if self.conservative or self.implicit:
             return []
-        places = [c for point in self.points for c in point[:2]]
+        places = place_coordinates(self.points, self.num_observations, self.history)
         return [c for c in range(self.num_state) if c not in places]
 
 
@@ -406,9 +406,12 @@ class Model(nn.Module):
         penalty = torch.full((D,), chosen, dtype=torch.float64)
         penalty[D - self.form.num_constants(topology) :] = 0
         solution = solve(moments, penalty, None if joint else self.form.num_state_regressors(topology))
-        which = self._patterns[1]
+        patterns, which = self._patterns
         targets = torch.arange(self.num_targets)
-        residual = solution.residual.mean(0)  # the groups of targets differ only in rows without motion
+        moving = (~patterns[:, topology.node_type]).double().mean(-1)
+        shares = moving if self.form.shared else torch.ones_like(moving)
+        alone = 0 if channels is None else len(self.free)  # how what channels leave varies together is not followed
+        residual = residual_by_target(solution.residual, which, shares, alone)
         coefficients = solution.coefficients[which, ..., targets].movedim(0, -1)
         return Operator(self.form, coefficients, residual, solution.condition.amax(0), chosen, moments.rows, channels)
 

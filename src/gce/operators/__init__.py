@@ -1,6 +1,17 @@
 """The embedding operators: forms, fits, and what can be said of their stability."""
 
-from gce.operators.base import Form, Operator, Shape
+from gce.operators.base import Form, Operator, Shape, residual_by_target
 from gce.operators.forms import FORMS, DenseForm, HomForm, HomMeanForm, TensorForm, make_form
 
-__all__ = ["FORMS", "DenseForm", "Form", "HomForm", "HomMeanForm", "Operator", "Shape", "TensorForm", "make_form"]
+__all__ = [
+    "FORMS",
+    "DenseForm",
+    "Form",
+    "HomForm",
+    "HomMeanForm",
+    "Operator",
+    "Shape",
+    "TensorForm",
+    "make_form",
+    "residual_by_target",
+]

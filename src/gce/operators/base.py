@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from gce.ridge import Moments
@@ -96,6 +96,31 @@ class Operator:
         """C' x of every node."""
         C = self.coefficients.to(X.dtype)
         return X @ C if C.ndim == 2 else torch.einsum("...nd,ndm->...nm", X, C)
+
+
+@torch.no_grad()
+def residual_by_target(
+    residuals: Float[Tensor, "sets *nodes m m"],
+    which: Int[Tensor, " m"],
+    shares: Float[Tensor, " sets"],
+    alone: int = 0,
+) -> Float[Tensor, "*nodes m m"]:
+    """One covariance from regressions on different rows.
+
+    Target i belongs to set which[i]: its variance is that of the rows of its set, a share of all rows that the mean was
+    taken over. How targets vary together is taken from the smallest set, whose rows count for all targets where sets
+    are nested; the first `alone` targets are taken as uncorrelated with all others. The result is semi-definite.
+    """
+    tiny = torch.finfo(residuals.dtype).tiny
+    variances = torch.diagonal(residuals, dim1=-2, dim2=-1).clamp_min(0)
+    own = variances / shares.clamp_min(tiny).reshape(-1, *[1] * (variances.ndim - 1))
+    own = own[which, ..., torch.arange(len(which), device=which.device)].movedim(0, -1)
+    smallest = torch.where(shares > 0, shares, torch.inf).argmin()
+    deviation = variances[smallest].sqrt()
+    scale = torch.where(deviation > 0, own.sqrt() / deviation.clamp_min(tiny), 0.0)
+    scale[..., :alone] = 0
+    together = residuals[smallest] * scale.unsqueeze(-1) * scale.unsqueeze(-2)
+    return together + torch.diag_embed(own - torch.diagonal(together, dim1=-2, dim2=-1))
 
 
 def relation_sums(
