@@ -25,7 +25,7 @@ import numpy as np
 
 from gce.envs import world_named
 from gce.errors import InputError
-from gce.trajectory import Dataset, Writer
+from gce.trajectory import Dataset, Limits, Writer
 
 Progress = Callable[[int], None]
 """Told how many more episodes are done."""
@@ -102,7 +102,7 @@ def record_groups(recording: Recording, groups: Iterable[int], writer: Writer) -
         system_seed, *episode_seeds = np.random.SeedSequence([recording.seed, group]).generate_state(count + 1).tolist()
         env.reset(seed=system_seed)
         parameters = env.parameters
-        number = writer.add_group(env.graph, dataclasses.asdict(parameters))
+        number = writer.add_group(env.graph, dataclasses.asdict(parameters), Limits(*env.action_bounds))
         for seed in episode_seeds:
             env.reset(seed=seed, options={"parameters": parameters, **noise})
             policy = env.excitation(np.random.default_rng([seed, 1]), recording.steps)
@@ -179,6 +179,10 @@ def concatenate(
     files: Sequence[Path], out: Path | str, metadata: dict[str, Any], progress: Progress = lambda episodes: None
 ) -> None:
     """All groups and episodes of some files, in order, as one file."""
+    limited = True  # a file made before limits were kept, or elsewhere, has none
+    for path in files:
+        with Dataset.open(path) as data:
+            limited = limited and data[0].limits is not None
     with Dataset.open(files[0]) as first:
         dtype = first[0].observations.dtype
     with Writer(out, metadata, dtype) as writer:
@@ -187,7 +191,8 @@ def concatenate(
                 numbers: dict[int, int] = {}
                 for episode, group in zip(data, data.groups.tolist(), strict=True):
                     if group not in numbers:
-                        numbers[group] = writer.add_group(episode.graph, episode.parameters)
+                        limits = episode.limits if limited else None
+                        numbers[group] = writer.add_group(episode.graph, episode.parameters, limits)
                     writer.add_episode(
                         numbers[group], episode.observations, episode.actions, episode.exogenous, episode.seed
                     )

@@ -2,7 +2,17 @@
 
 from gce.trajectory.dataset import Dataset, Group
 from gce.trajectory.episode import Episode
+from gce.trajectory.limits import Limits, control_limits
 from gce.trajectory.normalisation import Normalisation
 from gce.trajectory.storage import Writer, check_file
 
-__all__ = ["Dataset", "Episode", "Group", "Normalisation", "Writer", "check_file"]
+__all__ = [
+    "Dataset",
+    "Episode",
+    "Group",
+    "Limits",
+    "Normalisation",
+    "Writer",
+    "check_file",
+    "control_limits",
+]

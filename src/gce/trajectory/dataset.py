@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,6 +18,7 @@ from gce.errors import InputError
 from gce.graph import Graph
 from gce.trajectory.episode import Episode
 from gce.trajectory.layout import NO_SEED, TABLES, Flattener
+from gce.trajectory.limits import Limits
 from gce.trajectory.normalisation import Normalisation
 from gce.trajectory.storage import Writer, open_file, read_metadata
 
@@ -26,12 +27,13 @@ Arrays = dict[str, np.ndarray | h5py.Dataset]
 
 @dataclass(frozen=True)
 class Group:
-    """One physical system: its number, graph, parameters, and the indices of its episodes in the data set."""
+    """One physical system: its number, graph, parameters, the indices of its episodes, and what its actions may be."""
 
     number: int
     graph: Graph
     parameters: dict[str, Any]
     episodes: Int[np.ndarray, " episodes"]
+    limits: Limits | None = None
 
 
 class Dataset(Sequence[Episode]):
@@ -74,6 +76,66 @@ class Dataset(Sequence[Episode]):
         _add_all(flat, episodes, groups)
         return cls({**rows.arrays(), **flat.tables()}, dict(metadata or {}), np.arange(flat.num_episodes))
 
+    @classmethod
+    def from_arrays(
+        cls,
+        observations: Any,
+        actions: Any,
+        edge_index: Any,
+        *,
+        groups: Sequence[Hashable] | None = None,
+        edge_type: Any = None,
+        node_type: Any = None,
+        edge_attributes: Any = None,
+        node_attributes: Any = None,
+        exogenous: Any = None,
+        actuated: Any = None,
+        action_bounds: tuple[Any, Any] | None = None,
+        undirected: bool = False,
+        dt: float = 1.0,
+        observation_names: Sequence[str] | None = None,
+        action_names: Sequence[str] | None = None,
+        structure: dict[str, Any] | None = None,
+    ) -> Dataset:
+        """In memory, from lists with one array an episode.
+
+        observations, actions, exogenous: arrays [T+1, N, d], [T, N, a] and [T, N, e]; T and N may differ from episode
+            to episode. actions None: a system without actions.
+        groups: the system (any name or number) each episode is of; by default all are of one.
+
+        What follows describes a system; give one for all, or a list with one an episode:
+
+        edge_index: [2, E], senders and receivers, nodes numbered from 0; missing self-edges are added.
+        edge_type, node_type: whole numbers from 0, meaning the same in all systems. Without edge types, edges are
+            told apart by the node types they join.
+        edge_attributes, node_attributes: [E, q] and [N, p].
+        actuated: numbers of the nodes that take an action, or a truth value a node; by default those whose action was
+            ever other than 0.
+        action_bounds: (lowest, highest), each a number, one an action coordinate or [N, a]; by default the lowest and
+            the highest recorded.
+        undirected: every edge runs both ways.
+
+        dt: seconds a step. structure: what a model should know, see the file format.
+        """
+        from gce.trajectory.arrays import describe, episodes_from_arrays
+
+        episodes, numbers = episodes_from_arrays(
+            observations,
+            actions,
+            edge_index,
+            groups=groups,
+            edge_type=edge_type,
+            node_type=node_type,
+            edge_attributes=edge_attributes,
+            node_attributes=node_attributes,
+            exogenous=exogenous,
+            actuated=actuated,
+            action_bounds=action_bounds,
+            undirected=undirected,
+        )
+        names = {"observation_names": observation_names, "action_names": action_names}
+        return cls.from_episodes(episodes, numbers, describe(dt, structure, names, episodes[0]))
+
     def save(self, path: Path | str, dtype: Any = None) -> None:
         """Write a file; `dtype` defaults to the precision the data has."""
         dtype = self._arrays["episodes/observations"].dtype if dtype is None else dtype
@@ -112,7 +174,7 @@ class Dataset(Sequence[Episode]):
         def rows(name: str, pointer: str) -> np.ndarray:
             start, end = self._tables[f"episodes/{pointer}"][e : e + 2]
             values = self._arrays[f"episodes/{name}"][start:end]
-            return np.asarray(values).reshape(-1, graph.num_nodes, values.shape[-1])
+            return np.asarray(values).reshape(len(values) // graph.num_nodes, graph.num_nodes, values.shape[-1])
 
         return Episode(
             graph=graph,
@@ -121,6 +183,7 @@ class Dataset(Sequence[Episode]):
             exogenous=rows("exogenous", "action_pointer") if "episodes/exogenous" in self._arrays else None,
             parameters=json.loads(self._tables["groups/parameters"][g]),
             seed=None if seed == NO_SEED else seed,
+            limits=self._limits(g),
         )
 
     def __iter__(self) -> Iterator[Episode]:
@@ -149,7 +212,7 @@ class Dataset(Sequence[Episode]):
         if episodes.size == 0:
             raise InputError(f"the data set has no group {number}; its groups are {_some(np.unique(self.groups))}")
         parameters = json.loads(self._tables["groups/parameters"][number])
-        return Group(int(number), self._graph(int(number)), parameters, episodes)
+        return Group(int(number), self._graph(int(number)), parameters, episodes, self._limits(int(number)))
 
     def select(self, episodes: Sequence[int] | Int[np.ndarray, " chosen"]) -> Dataset:
         """Some of the episodes, in the order given, without copying anything."""
@@ -204,6 +267,13 @@ class Dataset(Sequence[Episode]):
             )
         return self._graphs[g]
 
+    def _limits(self, g: int) -> Limits | None:
+        if "groups/action_low" not in self._arrays:
+            return None
+        nodes = slice(*self._tables["groups/node_pointer"][g : g + 2])
+        low, high = (np.asarray(self._arrays[f"groups/action_{side}"][nodes]) for side in ("low", "high"))
+        return Limits(low, high)
+
 
 class _MemoryRows:
     def __init__(self) -> None:
@@ -223,7 +293,7 @@ def _add_all(flat: Flattener, episodes: Iterable[Episode], groups: Sequence[int]
             raise InputError(f"there are more episodes than the {len(groups)} entries of groups; give one an episode")
         group = k if groups is None else groups[k]
         if group not in numbers:
-            numbers[group] = flat.add_group(episode.graph, episode.parameters)
+            numbers[group] = flat.add_group(episode.graph, episode.parameters, episode.limits)
         flat.add_episode(numbers[group], episode.observations, episode.actions, episode.exogenous, episode.seed)
 
 

@@ -10,6 +10,7 @@ from jaxtyping import Float
 
 from gce.errors import InputError
 from gce.graph import Graph
+from gce.trajectory.limits import Limits
 
 
 @dataclass(frozen=True, eq=False)
@@ -19,6 +20,7 @@ class Episode:
     exogenous: inputs that are known in advance but not chosen (forecasts), one row a step like the actions.
     parameters: the physical parameters of the system, as far as known; JSON values.
     seed: what the simulator was seeded with, None for recordings of other origin.
+    limits: which nodes of the system take an action and between which bounds, None where nobody said.
     """
 
     graph: Graph
@@ -27,9 +29,15 @@ class Episode:
     exogenous: Float[np.ndarray, "steps nodes exogenous_coordinates"] | None = None
     parameters: dict[str, Any] = field(default_factory=dict)
     seed: int | None = None
+    limits: Limits | None = None
 
     def __post_init__(self) -> None:
         check_arrays(self.graph, self.observations, self.actions, self.exogenous)
+        if self.limits is not None and self.limits.low.shape != self.actions.shape[1:]:
+            raise InputError(
+                f"the limits are for actions of shape {self.limits.low.shape} a step, the actions have "
+                f"{self.actions.shape[1:]}"
+            )
 
     @property
     def length(self) -> int:
@@ -52,6 +60,7 @@ class Episode:
             exogenous=None if self.exogenous is None else self.exogenous[steps],
             parameters=self.parameters,
             seed=None,
+            limits=self.limits,
         )
 
 

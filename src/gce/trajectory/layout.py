@@ -17,6 +17,7 @@ import numpy as np
 from gce.errors import InputError
 from gce.graph import Graph
 from gce.trajectory.episode import check_arrays
+from gce.trajectory.limits import Limits
 
 FORMAT = "gce-trajectories"
 VERSION = 1
@@ -33,6 +34,8 @@ ROWS = {
 OPTIONAL_ROWS = {
     "episodes/exogenous": "one row a step and node: known inputs",
     "groups/tied": "one row a node: an id for every coordinate; equal ids are one quantity",
+    "groups/action_low": "one row a node: the lowest action, -inf without bound",
+    "groups/action_high": "one row a node: the highest action, inf without bound",
 }
 TABLES = {
     "episodes/observation_pointer": "first row of each episode, and the end",
@@ -67,7 +70,7 @@ class Flattener:
     def num_episodes(self) -> int:
         return len(self._groups)
 
-    def add_group(self, graph: Graph, parameters: dict[str, Any]) -> int:
+    def add_group(self, graph: Graph, parameters: dict[str, Any], limits: Limits | None = None) -> int:
         """A physical system; returns its number, for `add_episode`."""
         try:
             text = json.dumps(parameters, sort_keys=True, allow_nan=False)
@@ -79,6 +82,8 @@ class Flattener:
         self._append("groups/edge_type", graph.edge_type)
         self._append("groups/edge_attributes", graph.edge_attributes)
         self._append("groups/tied", graph.tied)
+        self._append("groups/action_low", None if limits is None else limits.low)
+        self._append("groups/action_high", None if limits is None else limits.high)
         self._advance("groups/node_pointer", graph.num_nodes)
         self._advance("groups/edge_pointer", graph.num_edges)
         self._graphs.append(graph)
@@ -101,7 +106,7 @@ class Flattener:
         graph = self._graphs[group]
         check_arrays(graph, observations, actions, exogenous, where=f"episode {self.num_episodes}: ")
         for name, values in (("observations", observations), ("actions", actions), ("exogenous", exogenous)):
-            self._append(f"episodes/{name}", None if values is None else values.reshape(-1, values.shape[-1]))
+            self._append(f"episodes/{name}", None if values is None else np.concatenate(values))
         self._advance("episodes/observation_pointer", observations.shape[0] * graph.num_nodes)
         self._advance("episodes/action_pointer", actions.shape[0] * graph.num_nodes)
         self._groups.append(group)

@@ -51,7 +51,7 @@ class _Moments:
         self._squares = np.zeros(0)
 
     def add(self, values: np.ndarray) -> None:
-        rows = values.reshape(-1, values.shape[-1]).astype(np.float64)
+        rows = np.concatenate(values).astype(np.float64)
         mean = rows.mean(axis=0)
         squares = np.square(rows - mean).sum(axis=0)
         if self.count == 0:

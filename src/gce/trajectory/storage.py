@@ -10,7 +10,6 @@ import errno
 import json
 import os
 import zlib
-from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -19,14 +18,12 @@ import h5py
 import numpy as np
 
 from gce.errors import InputError
-from gce.trajectory.layout import FORMAT, OPTIONAL_ROWS, ROWS, TABLES, VERSION, Flattener
+from gce.trajectory.layout import FORMAT, VERSION, Flattener
+from gce.trajectory.problems import BUFFER_BYTES, CHECKSUM, as_bytes, checksum, content_problems, structure_problems
 
 CHUNK_BYTES = 1 << 17
-BUFFER_BYTES = 1 << 22
 SLACK_BYTES = 1 << 20
 """Room kept for HDF5's own books beside the rows."""
-CHECKSUM = "crc32"
-"""Attribute of every array: zlib's CRC-32 of its bytes in C order, little endian (of the joined UTF-8 for text)."""
 
 
 class Writer(Flattener):
@@ -99,7 +96,7 @@ class _FileRows:
     def append(self, name: str, rows: np.ndarray) -> None:
         floating = np.issubdtype(rows.dtype, np.floating)
         rows = rows.astype(self._dtype if name.startswith("episodes/") else np.float64 if floating else np.int64)
-        self._checksums[name] = zlib.crc32(_bytes(rows), self._checksums.get(name, 0))
+        self._checksums[name] = zlib.crc32(as_bytes(rows), self._checksums.get(name, 0))
         self._waiting.setdefault(name, []).append(rows)
         self._bytes += rows.nbytes
         if self._bytes > BUFFER_BYTES:
@@ -152,7 +149,7 @@ def open_file(path: Path | str) -> h5py.File:
     except OSError:
         kind = "is truncated or damaged" if _opens_like_hdf5(path) else "is not an HDF5 file"
         raise InputError(f"{path} {kind}, expected a {FORMAT} file; record or import it again") from None
-    problem = next(_structure_problems(file), None)
+    problem = next(structure_problems(file), None)
     if problem is not None:
         file.close()
         raise InputError(f"{path}: {problem}; `gce data check {path}` lists everything that is wrong")
@@ -174,136 +171,11 @@ def check_file(path: Path | str) -> list[str]:
             return [str(error)]
         try:
             with h5py.File(path, "r") as broken:
-                return [f"{path}: {problem}" for problem in _structure_problems(broken)]
+                return [f"{path}: {problem}" for problem in structure_problems(broken)]
         except OSError:
             return [str(error)]
     with file:
-        return [f"{path}: {problem}" for problem in _content_problems(file)]
-
-
-def checksum(values: np.ndarray) -> int:
-    """CRC-32 of an array as it is stored."""
-    if values.dtype == object:
-        return zlib.crc32("".join(v.decode() if isinstance(v, bytes) else str(v) for v in values).encode())
-    return zlib.crc32(_bytes(values))
-
-
-# ---- what can be wrong ----
-
-
-def _structure_problems(file: h5py.File) -> Iterator[str]:
-    """Wrong format, missing arrays, pointers that do not fit: found without reading the rows."""
-    if file.attrs.get("format") != FORMAT:
-        yield f"its attribute 'format' is {file.attrs.get('format')!r}, expected {FORMAT!r}; another program's file?"
-        return
-    version = file.attrs.get("format_version")
-    if version != VERSION:
-        yield f"its format version is {version}, this program reads version {VERSION}"
-        return
-    try:
-        if not isinstance(json.loads(str(file.attrs["metadata"])), dict):
-            raise ValueError
-    except (KeyError, ValueError):
-        yield "its attribute 'metadata' is not a JSON object"
-    missing = [name for name in (*ROWS, *TABLES) if not isinstance(file.get(name), h5py.Dataset)]
-    for name in missing:
-        yield f"the array {name} is missing"
-    if missing:
-        return
-    yield from _shape_problems(file)
-
-
-def _shape_problems(file: h5py.File) -> Iterator[str]:
-    two = {name for name in (*ROWS, *OPTIONAL_ROWS) if name not in ("groups/node_type", "groups/edge_type")}
-    for name in (*ROWS, *OPTIONAL_ROWS, *TABLES):
-        if name in file and file[name].ndim != (2 if name in two else 1):
-            yield f"the array {name} has {file[name].ndim} dimensions, expected {2 if name in two else 1}"
-            return
-    ends = {
-        "episodes/observation_pointer": ("episodes/observations",),
-        "episodes/action_pointer": ("episodes/actions", "episodes/exogenous"),
-        "groups/node_pointer": ("groups/node_type", "groups/node_attributes", "groups/tied"),
-        "groups/edge_pointer": ("groups/edges", "groups/edge_type", "groups/edge_attributes"),
-    }
-    for pointer_name, arrays in ends.items():
-        pointer = file[pointer_name][:]
-        count = len(file["episodes/group"]) if pointer_name.startswith("episodes") else len(file["groups/parameters"])
-        if len(pointer) != count + 1 or count == 0:
-            what = pointer_name.split("/")[0]
-            yield f"{pointer_name} has {len(pointer)} entries for {count} {what}, expected one more"
-            return
-        if pointer[0] != 0 or (np.diff(pointer) <= 0).any():
-            yield f"{pointer_name} must start at 0 and grow with every entry"
-            return
-        for name in arrays:
-            if name in file and len(file[name]) != pointer[-1]:
-                yield f"{name} has {len(file[name])} rows, {pointer_name} ends at {pointer[-1]}"
-                return
-    groups = file["episodes/group"][:]
-    if groups.min() < 0 or groups.max() >= len(file["groups/parameters"]):
-        wrong = int(np.flatnonzero((groups < 0) | (groups >= len(file["groups/parameters"])))[0])
-        yield f"episode {wrong} is of group {groups[wrong]}, but there are {len(file['groups/parameters'])} groups"
-        return
-    nodes = np.diff(file["groups/node_pointer"][:])[groups]
-    rows, action_rows = np.diff(file["episodes/observation_pointer"][:]), np.diff(file["episodes/action_pointer"][:])
-    for e in np.flatnonzero((rows - action_rows != nodes) | (action_rows % nodes != 0)):
-        yield (
-            f"episode {e} of {nodes[e]} nodes has {rows[e]} rows of observations and {action_rows[e]} of actions; "
-            "expected nodes x (T+1) and nodes x T"
-        )
-
-
-def _content_problems(file: h5py.File) -> Iterator[str]:
-    """Checksums, numbers that are not finite, edges to nowhere, parameters that are not JSON: reads everything."""
-    for name in (*ROWS, *OPTIONAL_ROWS, *TABLES):
-        if name not in file:
-            continue
-        array, kept = file[name], file[name].attrs.get(CHECKSUM)
-        found = 0
-        step = max(1, BUFFER_BYTES // max(1, array.dtype.itemsize * int(np.prod(array.shape[1:]))))
-        for start in range(0, len(array), step):
-            piece = array[start : start + step]
-            found = zlib.crc32(_bytes(piece), found) if array.dtype != object else checksum(array[:])
-            if np.issubdtype(piece.dtype, np.floating) and not np.isfinite(piece).all():
-                row, column = np.argwhere(~np.isfinite(piece))[0]
-                yield _nowhere(file, name, start + int(row), int(column), float(piece[row, column]))
-                break
-        else:
-            if kept is not None and int(kept) != found:
-                yield f"the checksum of {name} does not fit its content: the file was changed or damaged after writing"
-    nodes = np.diff(file["groups/node_pointer"][:])
-    edges, pointer = file["groups/edges"][:], file["groups/edge_pointer"][:]
-    limit = np.repeat(nodes, np.diff(pointer))
-    for row in np.flatnonzero((edges < 0).any(axis=1) | (edges.max(axis=1) >= limit))[:10]:
-        group = int(np.searchsorted(pointer, row, side="right")) - 1
-        yield (
-            f"groups/edges row {row} joins {edges[row, 0]} to {edges[row, 1]}, but group {group} has nodes 0 to "
-            f"{nodes[group] - 1}"
-        )
-    for group, text in enumerate(file["groups/parameters"][:]):
-        try:
-            json.loads(text)
-        except ValueError:
-            yield f"groups/parameters of group {group} is not JSON"
-
-
-def _nowhere(file: h5py.File, name: str, row: int, column: int, value: float) -> str:
-    """Name the place of a number that is not finite."""
-    place = f"row {row}, column {column}"
-    if name.startswith("episodes/"):
-        pointer_name = "observation_pointer" if name == "episodes/observations" else "action_pointer"
-        pointer = file[f"episodes/{pointer_name}"][:]
-        episode = int(np.searchsorted(pointer, row, side="right")) - 1
-        group = file["episodes/group"][episode]
-        nodes = int(np.diff(file["groups/node_pointer"][:])[group])
-        step, node = divmod(row - int(pointer[episode]), nodes)
-        place = f"episode {episode}, step {step}, node {node}, coordinate {column} (row {row})"
-    return f"{name} holds {value} at {place}; expected finite numbers"
-
-
-def _bytes(values: np.ndarray) -> memoryview | bytes:
-    little = values.astype(values.dtype.newbyteorder("<"), copy=False)
-    return np.ascontiguousarray(little).tobytes()
+        return [f"{path}: {problem}" for problem in content_problems(file)]
 
 
 def _opens_like_hdf5(path: Path) -> bool:

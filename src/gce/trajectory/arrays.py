@@ -1,0 +1,254 @@
+"""A data set from plain arrays: what is missing is filled in, what does not fit is explained."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import numpy as np
+
+from gce.errors import InputError
+from gce.graph import Graph
+from gce.trajectory.episode import Episode, check_arrays
+from gce.trajectory.limits import Limits
+
+
+def episodes_from_arrays(
+    observations: Any,
+    actions: Any,
+    edge_index: Any,
+    *,
+    groups: Sequence[Hashable] | None,
+    edge_type: Any,
+    node_type: Any,
+    edge_attributes: Any,
+    node_attributes: Any,
+    exogenous: Any,
+    actuated: Any,
+    action_bounds: tuple[Any, Any] | None,
+    undirected: bool,
+) -> tuple[list[Episode], list[int]]:
+    """Episodes and the number of the system of each; see `Dataset.from_arrays`."""
+    seen = _episodes("observations", observations, ("T+1", "nodes", "coordinates"))
+    count = len(seen)
+    shapes = [(len(o) - 1, o.shape[1], 0) for o in seen]
+    acted = [np.zeros(shape) for shape in shapes]
+    if actions is not None:
+        acted = _episodes("actions", actions, ("T", "nodes", "action coordinates"), count)
+    known = _episodes("exogenous", exogenous, ("T", "nodes", "inputs"), count) if exogenous is not None else None
+    per_episode = {
+        name: _each(name, value, rank, count)
+        for name, value, rank in (
+            ("edge_index", edge_index, 2),
+            ("edge_type", edge_type, 1),
+            ("node_type", node_type, 1),
+            ("edge_attributes", edge_attributes, 2),
+            ("node_attributes", node_attributes, 2),
+            ("actuated", actuated, 1),
+            ("the lowest action", None if action_bounds is None else action_bounds[0], 2),
+            ("the highest action", None if action_bounds is None else action_bounds[1], 2),
+        )
+    }
+    indices = per_episode["edge_index"]
+    numbers = _groups(groups, count, all(i is indices[0] or np.array_equal(i, indices[0]) for i in indices))
+    described = list(zip(*per_episode.values(), strict=True))
+    firsts = [numbers.index(g) for g in range(max(numbers) + 1)]
+    graphs = _graphs([described[k][:5] for k in firsts], [seen[k].shape[1] for k in firsts], firsts, undirected)
+
+    limits = []
+    for g, k in enumerate(firsts):
+        *_, acts, low, high = described[k]
+        members = [e for e in range(count) if numbers[e] == g]
+        for e in members:
+            _check_same(per_episode, firsts[g], e)
+            check_arrays(graphs[g], seen[e], acted[e], known[e] if known else None, where=f"episode {e}: ")
+        bounds = None if low is None else (low, high)
+        try:
+            limits.append(Limits.filled([acted[e] for e in members], acts, bounds))
+        except InputError as error:
+            raise InputError(f"episode {k}: {error}") from None
+        for e in members:
+            limits[g].check(acted[e], where=f"episode {e}: ")
+    episodes = [
+        Episode(graphs[g], seen[e], acted[e], known[e] if known else None, limits=limits[g])
+        for e, g in enumerate(numbers)
+    ]
+    return episodes, numbers
+
+
+def number_relations(
+    edges: Sequence[np.ndarray], edge_types: Sequence[np.ndarray] | None, node_types: Sequence[np.ndarray]
+) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """(types of the edges, types of missing self-edges) of each graph, numbered alike in all of them.
+
+    Relations nobody named are told apart by the types of sender and receiver; self-edges nobody named by the type of
+    their node, after all others.
+    """
+    if edge_types is not None:
+        after = 1 + max((int(t.max()) for t in edge_types if t.size), default=-1)
+        return list(edge_types), [after + n for n in node_types]
+    kinds = 1 + max(int(n.max()) for n in node_types)
+    pairs = [n[sender] * kinds + n[receiver] for (sender, receiver), n in zip(edges, node_types, strict=True)]
+    present = np.unique(np.concatenate([p[e[0] != e[1]] for p, e in zip(pairs, edges, strict=True)]))
+    types = [
+        np.where(e[0] == e[1], len(present) + n[e[0]], np.searchsorted(present, p))
+        for e, n, p in zip(edges, node_types, pairs, strict=True)
+    ]
+    return types, [len(present) + n for n in node_types]
+
+
+def describe(dt: float, structure: dict[str, Any] | None, names: dict[str, Any], episode: Episode) -> dict[str, Any]:
+    """The metadata of data of no known world."""
+    if isinstance(dt, bool) or not isinstance(dt, int | float) or not 0 < dt < np.inf:
+        raise InputError(f"dt is {dt!r}, expected the seconds a step takes, such as 0.02")
+    columns = {"observation_names": episode.observations.shape[2], "action_names": episode.actions.shape[2]}
+    given = {key: list(value) for key, value in names.items() if value is not None}
+    for key, value in given.items():
+        if len(value) != columns[key]:
+            raise InputError(f"{key} has {len(value)} entries for {columns[key]} columns; give one each")
+    return {"world": None, "dt": float(dt), **given, **({} if structure is None else {"structure": structure})}
+
+
+# ---- inside ----
+
+
+def _graphs(described: list[Any], sizes: list[int], firsts: list[int], undirected: bool) -> list[Graph]:
+    """The graph of every system, with relation types that mean the same in all of them."""
+    edges, edge_types, node_types, tables = [], [], [], []
+    for (index, edge_type, node_type, edge_table, _), nodes, k in zip(described, sizes, firsts, strict=True):
+        where = f"episode {k}: "
+        index = _edge_index(index, nodes, where)
+        twice = np.flatnonzero(index[0] != index[1]) if undirected else np.zeros(0, np.int64)
+        rows = np.concatenate([np.arange(index.shape[1]), twice])  # of an edge and, if undirected, of its way back
+        edges.append(np.concatenate([index, index[::-1, twice]], axis=1))
+        given = _whole("edge_type", edge_type, index.shape[1], "an edge", where)
+        edge_types.append(None if given is None else given[rows])
+        given = _whole("node_type", node_type, nodes, "a node", where)
+        node_types.append(np.zeros(nodes, np.int64) if given is None else given)
+        if edge_table is not None:
+            edge_table = np.asarray(edge_table, dtype=np.float64)
+            if len(edge_table) != index.shape[1]:
+                raise InputError(f"{where}edge_attributes has {len(edge_table)} rows for {index.shape[1]} edges")
+            edge_table = edge_table[rows]
+        tables.append(edge_table)
+    named = [t for t in edge_types if t is not None]
+    if named and len(named) < len(edge_types):
+        raise InputError("edge_type is given for some systems and None for others; give it for all or for none")
+    relations, self_types = number_relations(edges, named or None, node_types)
+    graphs = []
+    for g, k in enumerate(firsts):
+        try:
+            graphs.append(
+                Graph.from_edges(
+                    sizes[g],
+                    edges[g].T,
+                    edge_type=relations[g],
+                    node_type=node_types[g],
+                    edge_attributes=tables[g],
+                    node_attributes=described[g][4],
+                    self_type=self_types[g],
+                )
+            )
+        except InputError as error:
+            raise InputError(f"episode {k}: {error}") from None
+    return graphs
+
+
+def _whole(name: str, values: Any, count: int, what: str, where: str) -> np.ndarray | None:
+    """Types: whole numbers from 0, one each."""
+    if values is None:
+        return None
+    types = np.asarray(values)
+    if types.shape != (count,):
+        raise InputError(f"{where}{name} has shape {types.shape}, expected ({count},): one type {what}")
+    if not np.issubdtype(types.dtype, np.integer) or (types.size and types.min() < 0):
+        raise InputError(f"{where}{name} holds {types.tolist()[:5]}..., expected whole numbers from 0")
+    return types.astype(np.int64)
+
+
+def _episodes(name: str, values: Any, axes: tuple[str, str, str], count: int | None = None) -> list[np.ndarray]:
+    """A list of arrays with three axes each; a bare array is explained."""
+    expected = f"a list with one array [{', '.join(axes)}] an episode"
+    if isinstance(values, np.ndarray) and values.dtype != object:
+        advice = {
+            3: f"if this is one episode, pass [{name}]",
+            4: f"if its first axis counts episodes, pass list({name})",
+        }.get(values.ndim, f"{axes[1]} and {axes[2]} are axes of their own, also where there is only one")
+        raise InputError(f"{name} is one array of shape {values.shape}, expected {expected}; {advice}")
+    if not isinstance(values, Sequence | np.ndarray) or isinstance(values, str):
+        raise InputError(f"{name} is a {type(values).__name__}, expected {expected}")
+    if len(values) == 0:
+        raise InputError(f"{name} is empty, expected {expected}")
+    if count is not None and len(values) != count:
+        raise InputError(f"{name} are of {len(values)} episodes, observations of {count}; give one array an episode")
+    arrays = []
+    for k, value in enumerate(values):
+        try:
+            array = np.asarray(value)
+            array = array if np.issubdtype(array.dtype, np.floating) else array.astype(np.float64)
+        except (TypeError, ValueError) as error:
+            raise InputError(f"episode {k}: {name} are not an array of numbers: {error}") from None
+        if array.ndim != 3:
+            raise InputError(
+                f"episode {k}: {name} have shape {array.shape}, expected [{', '.join(axes)}]; "
+                f"{axes[1]} and {axes[2]} are axes of their own, also where there is only one"
+            )
+        arrays.append(array)
+    return arrays
+
+
+def _each(name: str, value: Any, rank: int, count: int) -> list[Any]:
+    """One value for all episodes, or a list with one for each: its entries then have `rank` axes."""
+    if not isinstance(value, list | tuple) or not value or any(_rank(v) != rank for v in value):
+        return [value] * count
+    if len(value) != count:
+        raise InputError(f"{name} is a list of {len(value)} arrays for {count} episodes; give one for all or one each")
+    return list(value)
+
+
+def _rank(value: Any) -> int:
+    try:
+        return np.ndim(value)
+    except ValueError:  # lists of different lengths
+        return -1
+
+
+def _groups(groups: Sequence[Hashable] | None, count: int, one_graph: bool) -> list[int]:
+    """Systems numbered in the order in which they appear."""
+    if groups is None:
+        if not one_graph:
+            raise InputError(
+                "edge_index differs between episodes, but groups does not say which of them are of one system; pass "
+                "groups with the name or number of each episode's system"
+            )
+        return [0] * count
+    if len(groups) != count:
+        raise InputError(f"groups has {len(groups)} entries for {count} episodes; give one an episode")
+    order = list(dict.fromkeys(groups))
+    return [order.index(g) for g in groups]
+
+
+def _edge_index(index: Any, nodes: int, where: str) -> np.ndarray:
+    if index is None:
+        raise InputError(f"{where}edge_index is missing; np.zeros((2, 0), int) is that of nodes without neighbours")
+    edges = np.asarray(index)
+    if edges.size == 0:
+        return np.zeros((2, 0), np.int64)
+    if edges.ndim != 2 or edges.shape[0] != 2:
+        advice = "; transpose it" if edges.ndim == 2 and edges.shape[1] == 2 else ""
+        raise InputError(f"{where}edge_index has shape {edges.shape}, expected (2, edges): senders, receivers{advice}")
+    if not np.issubdtype(edges.dtype, np.integer):
+        raise InputError(f"{where}edge_index holds {edges.dtype} values, expected whole numbers of nodes")
+    if edges.min() < 0 or edges.max() >= nodes:
+        wrong = edges[(edges < 0) | (edges >= nodes)][0]
+        raise InputError(f"{where}edge_index has node {wrong} but there are {nodes} nodes; nodes are numbered from 0")
+    return edges.astype(np.int64)
+
+
+def _check_same(per_episode: dict[str, list[Any]], first: int, other: int) -> None:
+    for name, values in per_episode.items():
+        if values[first] is not values[other] and not np.array_equal(values[first], values[other]):
+            raise InputError(
+                f"episodes {first} and {other} are of one system, but {name} differs between them; "
+                "give systems that differ different entries of groups"
+            )
