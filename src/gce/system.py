@@ -191,6 +191,27 @@ class System:
         return rollout(step, self.model.features(x, topology), inputs, fresh)
 
 
+def predict_together(
+    systems: Sequence[System], observations: Sequence[np.ndarray], actions: Sequence[np.ndarray]
+) -> list[Float[np.ndarray, "steps_plus_1 nodes d"]]:
+    """What `predict` says of each of several systems of one model, as one rollout of all their graphs."""
+    model, topology = systems[0].model, Topology.of([system.graph for system in systems])
+    inputs = torch.cat([model_inputs(model, a, None, s.graph) for a, s in zip(actions, systems, strict=True)], dim=1)
+    fresh = torch.zeros(len(inputs), topology.num_nodes, 1)
+    fresh[0] = 1.0
+    starts = [
+        system._state(system._start(o, True), True, None) for o, system in zip(observations, systems, strict=True)
+    ]
+    with torch.no_grad():
+        step = model.stepper([system.operator for system in systems], topology)
+        states = rollout(step, model.features(torch.cat(starts), topology), inputs, fresh)
+        paths = model.denormalise(states[..., : model.config.num_observations]).double()
+    return [
+        np.concatenate([o[None], path.numpy()])
+        for o, path in zip(observations, paths.split(topology.splits, dim=1), strict=True)
+    ]
+
+
 def adapt(model: Model, episodes: Sequence[Episode], ridge: float | None = None) -> System:
     """Fit the operator of the system that some episodes are of, in closed form."""
     episodes = list(episodes)
