@@ -16,6 +16,7 @@ MAY_IMPORT = {
     "errors": set(),
     "graph": {"errors"},
     "trajectory": {"errors", "graph"},
+    "importing": {"errors", "graph", "trajectory"},
     "envs": {"errors", "graph", "trajectory"},
     "recording": {"errors", "envs", "trajectory"},
     "replay": {"errors", "envs", "trajectory"},

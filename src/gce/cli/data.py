@@ -147,22 +147,36 @@ class Merge:
 
 @dataclass
 class Import:
-    """Take in recordings of a world: npz files, one physical system a file."""
+    """Take in data recorded elsewhere: a folder of CSV or npz files, or npz files of a world."""
 
     files: tyro.conf.Positional[tuple[Path, ...]]
-    """The recordings; episodes keep the order of files and rows."""
-    world: str
-    """The world they are of: rope, soft, swim or grid."""
+    """A folder with edges.csv and a folder episodes (or one such folder for each system in it); with --world, npz
+    files with one physical system each."""
     out: Path
     """The file to write."""
+    world: str | None = None
+    """The world that npz files are of: rope, soft, swim or grid."""
 
     def run(self) -> None:
-        from gce.replay import import_recordings
-
         if not self.files:
-            raise InputError("there are no files to import; name at least one")
-        count = import_recordings(self.files, self.world, self.out)
-        print(f"{self.out}: {count} episodes of {len(self.files)} systems", file=sys.stderr)
+            raise InputError("there is nothing to import; name a folder, or npz files with --world")
+        if self.world is not None:
+            from gce.replay import import_recordings
+
+            count = import_recordings(self.files, self.world, self.out)
+            print(f"{self.out}: {count} episodes of {len(self.files)} systems", file=sys.stderr)
+            return
+        if len(self.files) > 1 or self.files[0].is_file():
+            raise InputError(
+                f"{self.files[0]} and others are files; name one folder, or say which --world they are of"
+                if len(self.files) > 1
+                else f"{self.files[0]} is a file; name a folder, or say which --world it is of"
+            )
+        from gce.importing import count_episodes, import_folder
+
+        with progress("importing", count_episodes(self.files[0])) as done:
+            found = import_folder(self.files[0], self.out, done)
+        print(f"{self.out}: {_told(found)}", file=sys.stderr)
 
 
 @dataclass
@@ -196,20 +210,27 @@ class Replay:
 
 @dataclass
 class Check:
-    """Read a data set file to the end and tell everything that is wrong with it."""
+    """Read a data set file, or a folder to import, to the end and tell everything that is wrong with it."""
 
     file: tyro.conf.Positional[Path]
-    """A data set file."""
+    """A data set file or a folder of CSV or npz files."""
 
     def run(self) -> None:
         from gce.trajectory import Dataset, check_file
 
+        if self.file.is_dir():
+            from gce.importing import check_folder, count_episodes
+
+            with progress("checking", count_episodes(self.file)) as done:
+                found = check_folder(self.file, done)
+            print(f"{self.file}: good; {_told(found)}")
+            return
         problems = check_file(self.file)
         if problems:
             raise InputError("\ngce: ".join(problems))
         with Dataset.open(self.file) as data:
             groups, lengths = len(set(data.groups.tolist())), data.lengths
-            steps = f"{lengths.min()}" if lengths.min() == lengths.max() else f"{lengths.min()}-{lengths.max()}"
+            steps = _range(int(lengths.min()), int(lengths.max()))
             print(
                 f"{self.file}: good; {len(data)} episodes of {groups} systems, {steps} steps each, world {data.world}"
             )
@@ -263,6 +284,24 @@ class Data:
 
     def run(self) -> None:
         self.command.run()
+
+
+def _range(low: int, high: int) -> str:
+    return f"{low}" if low == high else f"{low}-{high}"
+
+
+def _told(found: Any) -> str:
+    """What a folder holds, in a sentence."""
+    columns = found.columns
+    parts = [
+        f"{found.episodes} episodes of {found.systems} systems",
+        f"{_range(*found.nodes)} nodes",
+        f"{_range(*found.steps)} steps each",
+        f"observations {', '.join(columns.observations)}",
+        f"actions {', '.join(columns.actions) or 'none'}",
+    ]
+    parts += [f"exogenous {', '.join(columns.exogenous)}"] if columns.exogenous else []
+    return ", ".join(parts[:3]) + "; " + "; ".join(parts[3:])
 
 
 def parse_objects(text: str) -> tuple[int, int]:
