@@ -1,0 +1,82 @@
+"""The condensed bounded quadratic program: states eliminated, so that a plan has M n unknowns.
+
+With y(u) = Y u + y_0 the residuals, Y = responses of the path,
+
+    minimise    u'(Y'Y + diag w^2) u + 2 (Y'y_0 - w v)'u + |s|^2
+    subject to  low <= u <= high,   |D u| <= rate,   S u + s in [l, h]
+
+solved by PIQP, a proximal interior-point method (Schwan et al. 2023), dense. A soft limit's slack s is free: at the
+optimum |s| is the distance.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from jaxtyping import Float
+
+from gce.control.tracking import DensePath, Tracking, rows
+
+STATUS = {1: "solved", -1: "iteration limit", -2: "infeasible", -3: "unbounded", -8: "numerical trouble"}
+
+
+def solve_qp(problem: Tracking, tolerance: float = 1e-9) -> tuple[Float[np.ndarray, "M n"], str]:
+    """(controls, status); the controls keep to the limits exactly."""
+    import piqp
+
+    path, limits = problem.path, problem.limits
+    if not isinstance(path, DensePath):
+        raise TypeError("the condensed program needs a dense path")
+    M, _, n = path.B.shape
+    still = path.forward(np.zeros((M, n)))
+    weighed = problem.E.any((1, 2))
+    Y = path.responses(problem.E)[weighed].reshape(-1, M * n)
+    H = Y.T @ Y
+    H[np.diag_indices(M * n)] += np.square(problem.w).reshape(-1)
+    miss = (rows(problem.E, still) - problem.e)[weighed].reshape(-1)
+    g = Y.T @ miss - (problem.w * problem.v).reshape(-1)
+    low, high = limits.low.reshape(-1), limits.high.reshape(-1)
+    blocks, bottoms, tops = [], [], []
+    if limits.rate is not None:
+        difference = np.eye(M * n) - np.eye(M * n, k=-n)
+        first = np.zeros(M * n)
+        first[:n] = 0.0 if limits.before is None else limits.before
+        reach = np.tile(limits.rate, M)
+        blocks, bottoms, tops = [difference], [first - reach], [first + reach]
+    slack = 0
+    if problem.soft is not None:
+        S = path.responses(problem.soft.S).reshape(-1, M * n)
+        slack = len(S)
+        at = rows(problem.soft.S, still).reshape(-1)
+        blocks.append(S)
+        bottoms.append(problem.soft.low.reshape(-1) - at)
+        tops.append(problem.soft.high.reshape(-1) - at)
+    if slack:
+        H = np.block([[H, np.zeros((M * n, slack))], [np.zeros((slack, M * n)), np.eye(slack)]])
+        g, low = np.append(g, np.zeros(slack)), np.append(low, np.full(slack, -np.inf))
+        high = np.append(high, np.full(slack, np.inf))
+    size = np.sqrt(np.abs(np.diag(H)).max()) or 1.0
+    solver = piqp.DenseSolver()
+    solver.settings.eps_abs = solver.settings.eps_rel = tolerance
+    solver.settings.eps_duality_gap_abs = solver.settings.eps_duality_gap_rel = tolerance
+    G = None
+    if blocks:
+        G = np.vstack(blocks)
+        if slack:
+            G = np.hstack([G, np.vstack([np.zeros((len(G) - slack, slack)), np.eye(slack)])])
+        G = np.asfortranarray(G)
+    solver.setup(
+        np.asfortranarray(H / size**2),
+        g / size**2,
+        None,
+        None,
+        G,
+        np.concatenate(bottoms) if blocks else None,
+        np.concatenate(tops) if blocks else None,
+        low,
+        high,
+    )
+    status = STATUS.get(int(solver.solve()), "numerical trouble")
+    u = np.asarray(solver.result.x)[: M * n].reshape(M, n)
+    if not np.isfinite(u).all():
+        return limits.nearest(np.zeros((M, n))), "numerical trouble"
+    return limits.nearest(u), status

@@ -1,0 +1,97 @@
+"""Plans for dynamics that are linear only around a path: solve, follow, linearise again, until the plan settles.
+
+At each turn the quadratic problem along the present path is solved; the plan moves towards its solution by the share
+that the model itself, rolled out, finds cheapest. A plan that costs more is never accepted; where no share of a step
+helps, the next step is trusted less (damping, Levenberg 1944).
+
+It has settled when the projected gradient is below `tolerance` of the gradient at doing nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float
+
+from gce.control.task import Dynamics, Task
+from gce.control.tracking import Tracking, projected_gradient, rows
+
+Array = np.ndarray
+Solver = Callable[[Tracking, Array], tuple[Array, str]]
+"""(problem, controls to start from) -> (controls, status)."""
+
+SHARES = np.array([1.0, 0.5, 0.25, 0.1, 0.02])
+
+
+@dataclass(frozen=True)
+class Settled:
+    """controls, their predicted states x_1..x_M and cost; status; turns taken; the relative projected gradient."""
+
+    u: Float[Array, "M n"]
+    x: Float[Array, "M s"]
+    cost: float
+    status: str
+    iterations: int
+    gradient: float
+
+
+def relative_gradient(problem: Tracking, u: Float[Array, "M n"]) -> float:
+    """The projected gradient at u over the gradient at doing nothing."""
+    size = float(np.linalg.norm(problem.gradient(np.zeros_like(u))))
+    left = float(np.linalg.norm(projected_gradient(u, problem.gradient(u), problem.limits)))
+    return left / size if size > 0 else 0.0
+
+
+def settle(
+    dynamics: Dynamics,
+    task: Task,
+    x0: Float[Array, " s"],
+    u: Float[Array, "M n"],
+    solver: Solver,
+    iterations: int = 30,
+    tolerance: float = 1e-4,
+) -> Settled:
+    u = task.limits.nearest(u)
+    x = dynamics.rollout(x0, u)
+    cost = float(task.cost(dynamics.outputs(x), u))
+    if not np.isfinite(cost):
+        u = task.limits.nearest(np.zeros_like(u))
+        x = dynamics.rollout(x0, u)
+        cost = float(task.cost(dynamics.outputs(x), u))
+    if not np.isfinite(cost):
+        return Settled(u, x, cost, "the model's prediction is not finite", 0, np.inf)
+    damping, gradient, status = 0.0, np.inf, "iteration limit"
+    for k in range(iterations):
+        problem = task.along(dynamics, x0, x, u, damping)
+        gradient = relative_gradient(problem, u)
+        if gradient <= tolerance:
+            return Settled(u, x, cost, "solved", k, gradient)
+        aim, solved = solver(problem, u)
+        if solved != "solved":
+            status = solved
+        moved = _cheapest(dynamics, task, x0, u, aim, cost)
+        if moved is not None:
+            u, x, cost, share = moved
+            damping = damping / 4 if share == 1 else damping
+        else:
+            damping = max(4 * damping, 1e-3 * float(np.square(rows(problem.E, x)).mean() + 1e-12))
+            if damping > 1e12:
+                return Settled(u, x, cost, "no step improves the plan", k + 1, gradient)
+    return Settled(u, x, cost, status, iterations, gradient)
+
+
+def _cheapest(
+    dynamics: Dynamics, task: Task, x0: Array, u: Array, aim: Array, cost: float
+) -> tuple[Array, Array, float, float] | None:
+    """(controls, states, cost, share) of the whole step to the aim if that is cheaper, else of its cheapest share."""
+    for shares in (SHARES[:1], SHARES[1:]):
+        candidates = u + shares[:, None, None] * (aim - u)
+        paths = dynamics.rollout(x0, candidates)
+        costs = task.cost(dynamics.outputs(paths), candidates)
+        costs = np.where(np.isfinite(costs), costs, np.inf)
+        best = int(np.argmin(costs))
+        if costs[best] < cost:
+            return candidates[best], paths[best], float(costs[best]), float(shares[best])
+    return None

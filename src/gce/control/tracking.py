@@ -1,0 +1,156 @@
+"""The quadratic problem that every solver here solves: least squares along linear dynamics.
+
+    minimise    sum_{t=1..M} |E_t x_t - e_t|^2 + |w_t * u_{t-1} - v_t|^2 + dist(S_t x_t, [l_t, h_t])^2
+    subject to  x_t = A_{t-1} x_{t-1} + B_{t-1} u_{t-1} + c_{t-1},   x_0 given
+                low <= u_t <= high,   |u_t - u_{t-1}| <= rate
+
+Costs come as residuals: a weight Q on y - y* is E = Q^(1/2) dy/dx, e = Q^(1/2) y*. The last term is a soft limit. M
+steps, s states, n controls; everything in normalised units, nodes flattened.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+from jaxtyping import Float
+
+Array = np.ndarray
+
+
+class Path(Protocol):
+    """Linear dynamics as two products, so that large graphs never form a matrix."""
+
+    def forward(self, u: Float[Array, "M n"], affine: bool = True) -> Float[Array, "M s"]:
+        """x_1..x_M under controls; affine: with x_0 and c, otherwise the part that is linear in u."""
+        ...
+
+    def adjoint(self, weights: Float[Array, "M s"]) -> Float[Array, "M n"]:
+        """The gradient of sum_t weights_t . x_t with respect to u."""
+        ...
+
+
+@dataclass(frozen=True)
+class DensePath:
+    """Linear dynamics with matrices."""
+
+    A: Float[Array, "M s s"]
+    B: Float[Array, "M s n"]
+    c: Float[Array, "M s"]
+    x0: Float[Array, " s"]
+
+    def forward(self, u: Float[Array, "M n"], affine: bool = True) -> Float[Array, "M s"]:
+        x = self.x0 if affine else np.zeros_like(self.x0)
+        pushed = np.einsum("tsn,tn->ts", self.B, u)
+        if affine:
+            pushed = pushed + self.c
+        xs = np.empty_like(self.c)
+        for t in range(len(u)):
+            x = xs[t] = self.A[t] @ x + pushed[t]
+        return xs
+
+    def adjoint(self, weights: Float[Array, "M s"]) -> Float[Array, "M n"]:
+        costate = np.empty_like(weights)
+        carried = np.zeros(weights.shape[1])
+        for t in reversed(range(len(weights))):
+            carried = costate[t] = weights[t] + carried
+            carried = self.A[t].T @ carried
+        return np.einsum("tsn,ts->tn", self.B, costate)
+
+    def responses(self, E: Float[Array, "M m s"]) -> Float[Array, "M m M n"]:
+        """d (E_t x_t) / d u_k: what every control does to every row from then on."""
+        M, s, n = self.B.shape
+        carried = np.zeros((s, M * n))
+        found = np.zeros((M, E.shape[1], M * n))
+        for t in range(M):
+            used = t * n
+            if t:
+                carried[:, :used] = self.A[t] @ carried[:, :used]
+            carried[:, used : used + n] = self.B[t]
+            if E[t].any():
+                found[t, :, : used + n] = E[t] @ carried[:, : used + n]
+        return found.reshape(M, E.shape[1], M, n)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """low and high [M, n]; rate [n] with the control before the first one, or None."""
+
+    low: Float[Array, "M n"]
+    high: Float[Array, "M n"]
+    rate: Float[Array, " n"] | None = None
+    before: Float[Array, " n"] | None = None
+
+    def nearest(self, u: Float[Array, "M n"]) -> Float[Array, "M n"]:
+        """Within the limits for certain: clipped step by step."""
+        if self.rate is None:
+            return np.clip(u, self.low, self.high)
+        kept = np.empty_like(u)
+        last = self.before if self.before is not None else np.zeros(u.shape[1])
+        for t in range(len(u)):
+            low, high = np.maximum(self.low[t], last - self.rate), np.minimum(self.high[t], last + self.rate)
+            # Where the last control is further out than its rate lets it return, it returns as fast as it may.
+            last = kept[t] = np.clip(np.clip(u[t], low, np.maximum(low, high)), self.low[t], self.high[t])
+        return kept
+
+    def tail(self, start: int, before: Float[Array, " n"]) -> Limits:
+        """Of the steps that remain after `start` steps, `before` being the control applied last."""
+        return replace(self, low=self.low[start:], high=self.high[start:], before=before)
+
+
+@dataclass(frozen=True)
+class Soft:
+    """Rows S_t x_t that cost the square of their distance from [low, high]."""
+
+    S: Float[Array, "M k s"]
+    low: Float[Array, "M k"]
+    high: Float[Array, "M k"]
+
+    def miss(self, x: Float[Array, "M s"]) -> Float[Array, "M k"]:
+        values = rows(self.S, x)
+        return values - np.clip(values, self.low, self.high)
+
+
+@dataclass(frozen=True)
+class Tracking:
+    """The quadratic problem of this module."""
+
+    path: Path
+    E: Float[Array, "M m s"]
+    e: Float[Array, "M m"]
+    w: Float[Array, "M n"]
+    v: Float[Array, "M n"]
+    limits: Limits
+    soft: Soft | None = None
+
+    def cost(self, u: Float[Array, "M n"]) -> float:
+        x = self.path.forward(u)
+        total = np.square(rows(self.E, x) - self.e).sum() + np.square(self.w * u - self.v).sum()
+        if self.soft is not None:
+            total += np.square(self.soft.miss(x)).sum()
+        return float(total)
+
+    def gradient(self, u: Float[Array, "M n"]) -> Float[Array, "M n"]:
+        x = self.path.forward(u)
+        weights = columns(self.E, rows(self.E, x) - self.e)
+        if self.soft is not None:
+            weights = weights + columns(self.soft.S, self.soft.miss(x))
+        return 2 * (self.path.adjoint(weights) + self.w * (self.w * u - self.v))
+
+
+def rows(E: Float[Array, "M m s"], x: Float[Array, "M s"]) -> Float[Array, "M m"]:
+    """E_t x_t at every step; a matrix with one step serves all."""
+    return np.matmul(E, x[..., None])[..., 0]
+
+
+def columns(E: Float[Array, "M m s"], r: Float[Array, "M m"]) -> Float[Array, "M s"]:
+    """E_t' r_t at every step."""
+    return np.matmul(np.swapaxes(E, -1, -2), r[..., None])[..., 0]
+
+
+def projected_gradient(u: Array, gradient: Array, limits: Limits) -> Array:
+    """The gradient without what would only push against a bound: zero at an optimum."""
+    near = 1e-7 * (limits.high - limits.low)
+    held = ((u <= limits.low + near) & (gradient > 0)) | ((u >= limits.high - near) & (gradient < 0))
+    return np.where(held, 0.0, gradient)
