@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float
@@ -18,6 +18,7 @@ from gce.control.tracking import DensePath, Limits, Path, Soft, Tracking
 Array = np.ndarray
 
 
+@runtime_checkable
 class Dynamics(Protocol):
     """x_{t+1} = f_t(x_t, u_t) and y = outputs(x), flat and normalised: all a planner knows of a system."""
 

@@ -11,7 +11,7 @@ steps, s states, n controls; everything in normalised units, nodes flattened.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float
@@ -19,6 +19,7 @@ from jaxtyping import Float
 Array = np.ndarray
 
 
+@runtime_checkable
 class Path(Protocol):
     """Linear dynamics as two products, so that large graphs never form a matrix."""
 
