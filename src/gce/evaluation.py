@@ -32,7 +32,7 @@ def prediction(
     unit: Float[np.ndarray, " d"],
     noise: float = 0.0,
     seed: int = 0,
-    reproject: bool = True,
+    reproject: bool | None = None,
 ) -> Prediction:
     """Adapt to some episodes and predict another from its first observation and its actions; the truth is clean.
 

@@ -47,6 +47,7 @@ class ModelConfig:
     conservative: features are net flows. implicit: vector channels of stiffly coupled points stand beside phi, and the
         operator explains what they leave; drag: with channels of a medium's resistance. With conservative or implicit
         features the operator acts on phi alone, not on x.
+    reproject: whether rollouts take the features of each predicted state anew; otherwise they stay in feature space.
     """
 
     num_observations: int
@@ -80,6 +81,7 @@ class ModelConfig:
     rounds: int = 2
     bound: float = 5.0
     ridge: float = 1e-4
+    reproject: bool = True
 
     @property
     def num_state(self) -> int:
@@ -415,12 +417,14 @@ class Model(nn.Module):
         coefficients = solution.coefficients[which, ..., targets].movedim(0, -1)
         return Operator(self.form, coefficients, residual, solution.condition.amax(0), chosen, moments.rows, channels)
 
-    def stepper(self, operators: Sequence[Operator], topology: Topology, reproject: bool = True) -> Step:
+    def stepper(self, operators: Sequence[Operator], topology: Topology, reproject: bool | None = None) -> Step:
         """One step under an operator for each graph of the union, for `rollout`.
 
-        reproject: take the features of the predicted state anew; otherwise go on with the predicted features.
+        reproject: take the features of the predicted state anew; otherwise go on with the predicted features. By
+            default as the model was trained.
         """
         free, c = len(self.free), self.config
+        anew = c.reproject if reproject is None else reproject
         held = self.held[topology.node_type]
 
         def step(psi: Tensor, inputs: Tensor, fresh: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -431,7 +435,7 @@ class Model(nn.Module):
                 y = torch.cat([y[..., :free] + pushed, y[..., free:]], dim=-1)
             y = y.masked_fill(held, 0.0)
             x = self.advance(psi[..., : c.num_state], y[..., :free], inputs[..., : c.num_actions], topology)
-            return x, self.features(x, topology) if reproject else torch.cat([x, y[..., free:]], dim=-1)
+            return x, self.features(x, topology) if anew else torch.cat([x, y[..., free:]], dim=-1)
 
         return step
 

@@ -81,7 +81,7 @@ class System:
         exogenous: Float[np.ndarray, "steps nodes e"] | None = None,
         opening: bool = True,
         before: tuple[np.ndarray, np.ndarray] | None = None,
-        reproject: bool = True,
+        reproject: bool | None = None,
     ) -> Float[np.ndarray, "steps_plus_1 nodes d"]:
         """The conditional mean of the observations that actions lead to, the given one first.
 
@@ -183,7 +183,7 @@ class System:
         action = torch.as_tensor(before[1], dtype=torch.float32) / model.action_std
         return model.states(observation, nothing, first=False, before=(earlier, action))[0]
 
-    def _roll(self, x: Tensor, inputs: Tensor, opening: bool, reproject: bool) -> Tensor:
+    def _roll(self, x: Tensor, inputs: Tensor, opening: bool, reproject: bool | None) -> Tensor:
         topology = self.topology
         fresh = torch.zeros(len(inputs), topology.num_nodes, 1)
         fresh[0] = float(opening)
