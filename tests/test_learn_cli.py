@@ -166,11 +166,7 @@ BAD = {
     "no gpu": (["train", "rope", "--data", "{rope}", "--out", "{tmp}/o", "--device", "cuda"], "finds no GPU here"),
     "another world": (["train", "soft", "--data", "{rope}", "--out", "{tmp}/o"], "is of the world rope, not of soft"),
     "odd share": (["train", "rope", "--data", "{rope}", "--out", "{tmp}/o", "--validation", "1"], "--validation is 1"),
-    "no validation": (["train", "rope", "--data", "{rope}", "--out", "{tmp}/o"], "needs several systems"),
-    "all validation": (
-        ["train", "rope", "--data", "{rope}", "--out", "{tmp}/o", "--validation", "0.99"],
-        "needs several systems",
-    ),
+    "no horizon": (["train", "rope", "--data", "{rope}", "--out", "{tmp}/o", "--horizon", "0"], "--horizon is 0"),
     "no iterations": (
         ["train", "rope", "--data", "{rope}", "--out", "{tmp}/o", "--validation", "0.34", "--iterations", "0"],
         "--iterations is 0",

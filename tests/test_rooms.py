@@ -50,6 +50,7 @@ MAY_IMPORT = {
     "planning": {"control", "errors", "implicit_slopes", "model", "rollout", "system", "topology"},
     "training": {"__init__", "checkpoint", "errors", "metrics", "model", "rollout", "system", "topology", "trajectory"},
     "presets": {"errors", "model", "training", "trajectory"},
+    "learning": {"errors", "model", "presets", "training", "trajectory"},
     "files": {"__init__", "errors", "graph", "model", "ridge", "system"},
     "evaluation": {"metrics", "model", "system", "trajectory"},
     "charts": {"errors", "evaluation"},

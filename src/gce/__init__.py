@@ -21,6 +21,7 @@ _HOMES = {
     "Model": "gce.model",
     "System": "gce.system",
     "adapt": "gce.system",
+    "train": "gce.learning",
     "load_model": "gce.files",
     "load_system": "gce.files",
     "save_model": "gce.files",

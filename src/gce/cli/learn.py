@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -56,7 +57,7 @@ class Train:
     features: int = 32
     """Learned features of a node."""
     validation: float = 0.05
-    """Share of the systems kept for validation."""
+    """Share of the systems kept for validation or, of one or two systems, of their episodes."""
     threads: int = 1
     """Threads of PyTorch."""
     device: str = "cpu"
@@ -67,85 +68,69 @@ class Train:
 
         from gce import __version__
         from gce.files import save_model
-        from gce.presets import config_for
-        from gce.training import SystemData, Training, TrainingConfig, prepare
+        from gce.learning import train
         from gce.trajectory import Dataset
 
         if self.device != "cpu" and not torch.cuda.is_available():
             raise InputError(f"--device is {self.device!r}, but PyTorch finds no GPU here; leave it at cpu")
         if not 0 < self.validation < 1:
             raise InputError(f"--validation is {self.validation}, expected a share between 0 and 1 such as 0.05")
-        for name in ("iterations", "features", "threads"):
+        for name in ("iterations", "features", "threads", "horizon"):
             if getattr(self, name) < 1:
                 raise InputError(f"--{name} is {getattr(self, name)}, expected at least 1")
         torch.set_num_threads(self.threads)
-        with Dataset.open(self.data) as data:
+        with Dataset.open(self.data) as data, progress(f"training {self.world}", self.iterations, "iterations") as done:
             if (data.world or "own") != self.world:
                 raise InputError(f"{self.data} is of the world {data.world or 'own'}, not of {self.world}")
-            config = config_for(
-                data, form=self.form, potential=self.potential, potential_value=self.bandwidth, features=self.features
-            )
-            training = TrainingConfig(
-                iterations=self.iterations,
-                seed=self.seed,
-                learning_rate=self.learning_rate,
-                schedule=self.schedule,
-                systems=self.systems,
-                fit_episodes=self.fit_episodes,
-                fit_steps=self.fit_steps,
-                rollouts=self.rollouts,
-                horizons=tuple(max(1, min(h, self.horizon)) for h in (4, 16, 16, 16, 32, 32, 32, self.horizon)),
-                patience=self.patience,
-            )
-            kept, rest = data.split([self.validation, 1 - self.validation], self.seed)
-            if len(kept) == 0 or len(rest) == 0:
-                raise InputError(
-                    f"{self.data} needs several systems: a share of {self.validation} of them for validation, the rest "
-                    "to train on; change --validation or record more"
-                )
-            model = prepare(config, rest, self.seed).to(self.device)
-            systems = [
-                SystemData(model, [rest[int(k)] for k in rest.group(int(g)).episodes]) for g in sorted(set(rest.groups))
-            ]
-            validation = [
-                [kept[int(k)] for k in kept.group(int(g)).episodes[:9]] for g in sorted(set(kept.groups))[:12]
-            ]
-        systems = [system for system in systems if len(system) > 1]
-        if not systems or not all(len(v) > 1 for v in validation) or not validation:
-            raise InputError(f"{self.data} needs several systems with at least two episodes each to train on")
-        try:
-            self.out.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise InputError(f"cannot write {self.out}: {error.strerror}") from None
-        run = Training(model, systems, validation, training, self.out)
-        run.resume()
-        board = _board(self.out)
-        with progress(f"training {self.world}", training.iterations, "iterations") as done:
-            done(run.iteration)
+            board = _Board(self.out)
 
             def tell(now: Any) -> None:
                 done(1)
+                board.add("loss", now.loss, now.iteration)
                 if now.validation is not None:
-                    print(
-                        f"iteration {now.iteration}: loss {now.loss:.4f}, validation {now.validation:.4f}",
-                        file=sys.stderr,
-                    )
-                    if board is not None:
-                        board.add_scalar("validation", now.validation, now.iteration)
-                if board is not None:
-                    board.add_scalar("loss", now.loss, now.iteration)
+                    board.add("validation", now.validation, now.iteration)
+                    told = f"iteration {now.iteration}: loss {now.loss:.4f}, validation {now.validation:.4f}"
+                    print(told, file=sys.stderr)
 
-            best = run.run(tell)
+            trained = train(
+                data,
+                iterations=self.iterations,
+                horizon=self.horizon,
+                seed=self.seed,
+                validation=self.validation,
+                folder=self.out,
+                device=self.device,
+                tell=tell,
+                start=done,
+                model={
+                    "form": self.form,
+                    "potential": self.potential,
+                    "potential_value": self.bandwidth,
+                    "features": self.features,
+                },
+                training={
+                    "learning_rate": self.learning_rate,
+                    "schedule": self.schedule,
+                    "systems": self.systems,
+                    "fit_episodes": self.fit_episodes,
+                    "fit_steps": self.fit_steps,
+                    "rollouts": self.rollouts,
+                    "patience": self.patience,
+                },
+            )
         about = {
             "command": "gce " + " ".join(sys.argv[1:]),
             "data": data.metadata.get("recording", {"file": self.data.name}),
             "seed": self.seed,
             "version": __version__,
-            "seconds": round(run.seconds, 1),
-            "validation_nrmse": best,
+            "seconds": round(trained.seconds, 1),
+            "validation_nrmse": trained.validation_nrmse,
         }
-        save_model(model, self.out, about)
-        print(f"{self.out}: validation NRMSE {best:.4f} after {run.seconds:.0f} s", file=sys.stderr)
+        save_model(trained.model, self.out, about)
+        print(
+            f"{self.out}: validation NRMSE {trained.validation_nrmse:.4f} after {trained.seconds:.0f} s",
+            file=sys.stderr,
+        )
 
 
 @dataclass
@@ -293,9 +278,20 @@ def _units(data: Any, model: Any) -> Any:
     return model.observation_std.double().numpy()
 
 
-def _board(folder: Path) -> Any:
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        return None
-    return SummaryWriter(str(folder / "tensorboard"))
+class _Board:
+    """Figures for TensorBoard, where it is installed; nothing is written before the first."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder / "tensorboard"
+
+    @cached_property
+    def _writer(self) -> Any:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            return None
+        return SummaryWriter(str(self._folder))
+
+    def add(self, name: str, value: float, iteration: int) -> None:
+        if self._writer is not None:
+            self._writer.add_scalar(name, value, iteration)

@@ -233,6 +233,16 @@ class Dataset(Sequence[Episode]):
             self.select(np.flatnonzero(np.isin(self.groups, part))) for part in np.split(numbers[: ends[-1]], ends[:-1])
         ]
 
+    def cut(self, steps: int) -> Dataset:
+        """Episodes of so many steps each, cut from these one after another; what is left over is dropped."""
+        if steps < 1:
+            raise InputError(f"episodes are cut to {steps} steps, expected at least 1")
+        pieces = [(int(k), int(start)) for k, start in self.windows(steps, steps)]
+        if not pieces:
+            raise InputError(f"no episode has {steps} steps; the longest has {self.lengths.max()}")
+        episodes = (self[k].window(start, steps) for k, start in pieces)
+        return Dataset.from_episodes(episodes, [int(self.groups[k]) for k, _ in pieces], self.metadata)
+
     # ---- for learning ----
 
     def normalisation(self) -> Normalisation:
