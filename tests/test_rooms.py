@@ -47,6 +47,7 @@ MAY_IMPORT = {
     "checkpoint": {"errors", "graph"},
     "implicit_slopes": {"implicit", "topology"},
     "control": {"errors"},
+    "feature_dynamics": {"control", "errors", "operators", "potentials", "system", "topology"},
     "planning": {"control", "errors", "implicit_slopes", "model", "rollout", "system", "topology"},
     "training": {"__init__", "checkpoint", "errors", "metrics", "model", "rollout", "system", "topology", "trajectory"},
     "presets": {"errors", "model", "training", "trajectory"},
