@@ -85,10 +85,13 @@ def test_import_and_replay(recordings, tmp_path):
         assert data.groups.tolist() == [0] * 9 + [1] * 9
 
 
-def test_the_demo_makes_its_animation(tmp_path):
+def test_the_demo_controls_a_rope_and_shows_it(tmp_path):
     main(["demo", "--out", str(tmp_path / "demo")])
-    with Image.open(tmp_path / "demo" / "rope.gif") as picture:
-        assert picture.n_frames > 90
+    told = json.loads((tmp_path / "demo" / "control.json").read_text())
+    assert told["status"] == "solved"
+    assert told["control_error"] < 0.5 * told["nothing"]
+    with Image.open(tmp_path / "demo" / "control.gif") as picture:
+        assert picture.n_frames > 40
 
 
 BAD = {

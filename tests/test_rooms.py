@@ -47,14 +47,16 @@ MAY_IMPORT = {
     "checkpoint": {"errors", "graph"},
     "implicit_slopes": {"implicit", "topology"},
     "control": {"errors"},
-    "feature_dynamics": {"control", "errors", "operators", "potentials", "system", "topology"},
-    "planning": {"control", "errors", "implicit_slopes", "model", "rollout", "system", "topology"},
+    "body_step": {"implicit", "topology"},
+    "planning": {"body_step", "control", "errors", "implicit_slopes", "model", "rollout", "system", "topology"},
+    "controller": {"control", "errors", "planning", "system"},
+    "closed_loop": {"control", "controller", "envs", "errors", "metrics"},
     "training": {"__init__", "checkpoint", "errors", "metrics", "model", "rollout", "system", "topology", "trajectory"},
     "presets": {"errors", "model", "training", "trajectory"},
     "learning": {"errors", "model", "presets", "training", "trajectory"},
     "files": {"__init__", "errors", "graph", "model", "ridge", "system"},
     "evaluation": {"metrics", "model", "system", "trajectory"},
-    "charts": {"errors", "evaluation"},
+    "charts": {"closed_loop", "errors", "evaluation"},
 }
 MAY_IMPORT["experiments"] = set(MAY_IMPORT)
 MAY_IMPORT["cli"] = set(MAY_IMPORT)

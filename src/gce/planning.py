@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from gce.body_step import BodyStep
 from gce.control.task import dense_path
 from gce.control.tracking import DensePath
 from gce.implicit_slopes import slopes
@@ -24,13 +25,14 @@ class StateDynamics:
     """The model as it predicts: the state x of all nodes, features taken anew at every step.
 
     controls: which (node, action) entries are planned; the others stay 0. opening: whether the first step opens an
-    episode. exogenous: known inputs at every step, normalised.
+    episode. exogenous: known inputs at every step, normalised. on: outputs are the observations or the features.
     """
 
     system: System
     controls: Bool[Array, "nodes a"]
     opening: bool = False
     exogenous: Float[Tensor, "M nodes e"] | None = None
+    on: str = "observations"
 
     # ---- between the planner's states and the model's ----
 
@@ -68,27 +70,68 @@ class StateDynamics:
             return self.reduced(rollout(step, model.features(start, topology), inputs, fresh))
 
     def path(self, x0: Float[Array, " s"], x: Float[Array, "M s"], u: Float[Array, "M n"]) -> DensePath:
-        """Derivatives of the free coordinates backwards through the model; the rest of a step is linear and known."""
-        model, topology = self.system.model, self.system.topology
+        """Derivatives of what a step predicts, backwards through the model; the rest of it is linear and known."""
+        model, topology, c = self.system.model, self.system.topology, self.system.model.config
         earlier = self.lifted(np.concatenate([x0[None], x[:-1]])).requires_grad_(True)
         inputs = self._inputs(u).requires_grad_(True)
         step = model.stepper([self.system.operator], topology, reproject=False)
         after = step(model.features(earlier, topology), inputs, self._fresh(len(u)))[0]
-        M, N, c = after.shape
-        every = torch.eye(N * c)[:, None, :].expand(-1, M, -1)
-        by_x, by_u = torch.autograd.grad(after.flatten(1), (earlier, inputs), every, is_grads_batched=True)
-        A = by_x.flatten(-2).transpose(0, 1).double().numpy()
-        B = by_u[..., : self.controls.shape[1]].transpose(0, 1).double().numpy()[..., self.controls]
-        return dense_path(A, B, x0, x, u)
+        (M, N, width), n = after.shape, u.shape[1]
+        predicted = torch.zeros(N, width, dtype=torch.bool)
+        predicted[:, model.free] = ~model.held[topology.node_type][:, : len(model.free)]
+        every = torch.eye(int(predicted.sum()))[:, None, :].expand(-1, M, -1)
+        by_x, by_u = torch.autograd.grad(after[:, predicted], (earlier, inputs), every, is_grads_batched=True)
+        A, B = np.zeros((M, N, width, N * width)), np.zeros((M, N, width, n))
+        A[:] = np.eye(N * width).reshape(N, width, -1)
+        where = predicted.numpy()
+        A[:, where] = by_x.flatten(2).transpose(0, 1).double().numpy()
+        B[:, where] = by_u[..., : c.num_actions].transpose(0, 1).double().numpy()[..., self.controls]
+        for (position, velocity), ratio in zip(c.kinematics, model.ratios, strict=True):
+            A[:, :, position] += ratio * A[:, :, velocity]
+            B[:, :, position] += ratio * B[:, :, velocity]
+        d = c.num_observations
+        if c.history == 2:
+            A[:, :, d : 2 * d] = np.eye(N * width).reshape(N, width, -1)[:, :d]
+        if c.previous_action:
+            A[:, :, width - c.num_actions :] = 0
+            where = np.zeros((N, width), bool)
+            where[:, width - c.num_actions :] = self.controls
+            B[:, where] = np.eye(n)
+        return dense_path(A.reshape(M, N * width, -1), B.reshape(M, N * width, n), x0, x, u)
 
     def outputs(self, x: Float[Array, "*batch s"]) -> Float[Array, "*batch p"]:
-        """The normalised observations of all nodes."""
-        d = self.system.model.config.num_observations
-        by_node = x.reshape(*x.shape[:-1], self.system.graph.num_nodes, -1)[..., :d]
-        return by_node.reshape(*x.shape[:-1], -1)
+        """The normalised observations, or the features, of all nodes."""
+        if self.on == "features":
+            with torch.no_grad():
+                psi = self.system.model.features(self.lifted(x), self.system.topology)
+            return psi.flatten(-2).double().numpy()
+        observed = self._observed(x)
+        return observed.reshape(*x.shape[:-1], -1)
 
-    def output_slopes(self, x: Float[Array, "M s"]) -> Float[Array, "1 p s"]:
-        return self.outputs(np.eye(x.shape[-1])).T[None]
+    def output_slopes(self, x: Float[Array, "M s"]) -> Float[Array, "T p s"]:
+        eye = np.eye(x.shape[-1])
+        if self.on == "observations":
+            return (self._observed(eye) - self._observed(0 * eye)).reshape(len(eye), -1).T[None]
+        lift = (self.lifted(eye) - self.lifted(0 * eye)).flatten(1).T.double().numpy()
+        states = self.lifted(x).requires_grad_(True)
+        psi = self.system.model.features(states, self.system.topology).flatten(1)
+        every = torch.eye(psi.shape[1])[:, None, :].expand(-1, len(x), -1)
+        (by_state,) = torch.autograd.grad(psi, states, every, is_grads_batched=True)
+        return by_state.flatten(2).transpose(0, 1).double().numpy() @ lift
+
+    def goal(self, observations: Float[Array, "M nodes d"]) -> Float[Array, "M p"]:
+        """The outputs at observations to be reached, at which nothing is pushed."""
+        model = self.system.model
+        o = model.normalise(torch.tensor(observations, dtype=torch.float64))
+        if self.on == "observations":
+            return o.flatten(1).numpy()
+        states = model.states(o.float()[:, None], o.new_zeros(len(o), 0, *self.controls.shape).float(), first=True)
+        with torch.no_grad():
+            return model.features(states[:, 0], self.system.topology).flatten(1).double().numpy()
+
+    def _observed(self, x: Float[Array, "*batch s"]) -> Float[Array, "*batch nodes d"]:
+        d = self.system.model.config.num_observations
+        return x.reshape(*x.shape[:-1], self.system.graph.num_nodes, -1)[..., :d]
 
 
 class BodyDynamics(StateDynamics):
@@ -135,19 +178,50 @@ class BodyDynamics(StateDynamics):
             o[..., columns.numpy()] = at.reshape(*at.shape[:-2], -1)
         return model.normalise(torch.as_tensor(o)).numpy()
 
+    @cached_property
+    def _still(self) -> Float[Array, " corners"]:
+        """The share of a corner's points that are held: a corner moves as the mean of its points."""
+        corner, _, _, size = self._corner
+        held = self.system.model._held_points(self.system.topology).numpy()
+        count = np.bincount(corner.numpy().ravel(), minlength=size)
+        return np.bincount(corner.numpy().ravel(), held.ravel().astype(float), size) / np.maximum(count, 1)
+
+    @cached_property
+    def _body(self) -> BodyStep:
+        model, topology, channels = self.system.model, self.system.topology, self.system.operator.channels
+        assert model.implicit is not None
+        assert channels is not None
+        return BodyStep.of(model.implicit, topology, model._held_points(topology), channels)
+
+    def rollout(self, x0: Float[Array, " s"], u: Float[Array, "*batch M n"]) -> Float[Array, "*batch M s"]:
+        size, dt = self._corner[3], self.system.model.config.dt
+        moving = (1 - self._still)[:, None]
+        start = np.broadcast_to(x0, (*u.shape[:-2], len(x0)))
+        Q = start[..., : 2 * size].reshape(*u.shape[:-2], size, 2)
+        V = start[..., 2 * size : 4 * size].reshape(*u.shape[:-2], size, 2)
+        before = start[..., 4 * size :]
+        actions = np.zeros((*u.shape[:-2], *self.controls.shape))
+        found = np.empty((*u.shape[:-1], len(x0)))
+        for t in range(u.shape[-2]):
+            actions[..., self.controls] = before
+            with np.errstate(all="ignore"):
+                V = V + moving * self._body.change(Q, V, actions[..., 0])
+                Q = Q + dt * V
+            before = u[..., t, :]
+            flat = (Q.reshape(*u.shape[:-2], -1), V.reshape(*u.shape[:-2], -1), before)
+            found[..., t, :] = np.concatenate(flat, axis=-1)
+        return found
+
     def path(self, x0: Float[Array, " s"], x: Float[Array, "M s"], u: Float[Array, "M n"]) -> DensePath:
         model, topology, dt = self.system.model, self.system.topology, self.system.model.config.dt
-        corner, _, _, size = self._corner
+        size = self._corner[3]
         assert model.implicit is not None
         assert self.system.operator.channels is not None
         earlier = self.lifted(np.concatenate([x0[None], x[:-1]]))
         held = model._held_points(topology)
         with torch.no_grad():
             found = slopes(model.implicit, earlier, topology, held, self.system.operator.channels[None])
-        # A corner moves as the mean of its points; held points do not move.
-        count = torch.bincount(corner.flatten(), minlength=size).clamp_min(1)
-        still = torch.zeros(size).index_add(0, corner.flatten(), held.flatten().float()) / count
-        moving = (1 - still).double().repeat_interleave(2).numpy()[:, None]
+        moving = (1 - self._still).repeat(2)[:, None]
         by_q, by_v = found.by_position.numpy() * moving, found.by_velocity.numpy() * moving
         by_a = found.by_action.numpy()[..., np.nonzero(self.controls)[0]] * moving
         M, n, s2 = len(x), u.shape[1], 2 * size
@@ -158,13 +232,35 @@ class BodyDynamics(StateDynamics):
         B[:, 2 * s2 :] = np.eye(n)
         return dense_path(A, B, x0, x, u)
 
-    def outputs(self, x: Float[Array, "*batch s"]) -> Float[Array, "*batch p"]:
-        observed = self._observed(x)
-        return observed.reshape(*x.shape[:-1], -1)
 
-    def output_slopes(self, x: Float[Array, "M s"]) -> Float[Array, "1 p s"]:
-        eye = np.eye(x.shape[-1])
-        return (self.outputs(eye) - self.outputs(np.zeros_like(eye))).T[None]
+@dataclass(frozen=True, eq=False)
+class FrozenDynamics:
+    """Everything as it is at the current state: one derivative serves all steps, a plan is one quadratic problem."""
+
+    known: StateDynamics
+    x0: Float[Array, " s"]
+
+    @cached_property
+    def _step(self) -> tuple[Array, Array, Array]:
+        u = np.zeros((1, int(self.known.controls.sum())))
+        later = replace(self.known, opening=False)
+        path = later.path(self.x0, later.rollout(self.x0, u), u)
+        return path.A[0], path.B[0], path.c[0]
+
+    def path(self, x0: Float[Array, " s"], x: Float[Array, "M s"], u: Float[Array, "M n"]) -> DensePath:
+        A, B, c = (np.broadcast_to(m, (len(u), *m.shape)) for m in self._step)
+        return DensePath(A, B, c, x0)
+
+    def rollout(self, x0: Float[Array, " s"], u: Float[Array, "*batch M n"]) -> Float[Array, "*batch M s"]:
+        many = u.reshape(-1, *u.shape[-2:])
+        found = np.stack([self.path(x0, self.x0[None], one).forward(one) for one in many])
+        return found.reshape(*u.shape[:-1], -1)
+
+    def outputs(self, x: Float[Array, "*batch s"]) -> Float[Array, "*batch p"]:
+        return self.known.outputs(x)
+
+    def output_slopes(self, x: Float[Array, "M s"]) -> Float[Array, "T p s"]:
+        return self.known.output_slopes(x)
 
 
 def dynamics_of(
@@ -172,7 +268,8 @@ def dynamics_of(
     controls: Bool[Array, "nodes a"],
     opening: bool = False,
     exogenous: Float[Tensor, "M nodes e"] | None = None,
+    on: str = "observations",
 ) -> StateDynamics:
     """The dynamics that suit a system's model."""
     kind = BodyDynamics if system.model.implicit is not None else StateDynamics
-    return kind(system, controls, opening, exogenous)
+    return kind(system, controls, opening, exogenous, on)

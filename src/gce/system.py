@@ -152,6 +152,12 @@ class System:
             self.spread,
         )
 
+    def state(
+        self, observation: np.ndarray, opening: bool, before: tuple[np.ndarray, np.ndarray] | None = None
+    ) -> Float[Tensor, "nodes c"]:
+        """The model's state at an observation; `before` is (observation, action) one step earlier, where needed."""
+        return self._state(self._start(observation, opening), opening, before)
+
     # ---- inside ----
 
     @property

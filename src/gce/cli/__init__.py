@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import tyro
 
+from gce.cli.control import Control
 from gce.cli.data import Data
 from gce.cli.demo import Demo
 from gce.cli.learn import Adapt, Predict, Train
@@ -17,7 +18,8 @@ Command = (
     | Annotated[Train, tyro.conf.subcommand("train", description="Train a model on a data set.")]
     | Annotated[Adapt, tyro.conf.subcommand("adapt", description="Adapt a model to one system of a data set.")]
     | Annotated[Predict, tyro.conf.subcommand("predict", description="Predict an episode after adapting to others.")]
-    | Annotated[Demo, tyro.conf.subcommand("demo", description="Record a rope and write its animation.")]
+    | Annotated[Control, tyro.conf.subcommand("control", description="Adapt to a system, plan, and act on it.")]
+    | Annotated[Demo, tyro.conf.subcommand("demo", description="Control a rope that was never seen, and show it.")]
 )
 
 DESCRIPTION = """Graph controllable embeddings: learn the dynamics of many interacting objects from recordings, and

@@ -8,16 +8,12 @@ from pathlib import Path
 
 @dataclass
 class Demo:
-    """Record a rope and write its animation."""
+    """Take the model that comes with the package and a rope it has never seen; adapt, plan, act, and show it."""
 
     out: Path = Path("demo")
     """The folder for what the demo makes."""
 
     def run(self) -> None:
-        from gce.cli.data import RecordRope, Show
+        from gce.cli.control import Control
 
-        self.out.mkdir(parents=True, exist_ok=True)
-        file = self.out / "rope.h5"
-        file.unlink(missing_ok=True)
-        RecordRope(out=file, episodes=1, objects="9", seed=3).run()
-        Show(file=file, out=self.out / "rope.gif").run()
+        Control(what="rope", objects=12, seed=3, out=self.out).run()

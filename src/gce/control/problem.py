@@ -1,0 +1,153 @@
+"""A control problem as a user states it: goals, costs and limits of every node, in physical units.
+
+    minimise sum_{t=1..M} |(o_t - goal_t) / unit|^2_Q + |a_{t-1} / action unit|^2_R + |(o_M - goal_M) / unit|^2_QM
+
+over the actions of the nodes that take one, within their bounds. With `on = "features"` the first and last terms are of
+features psi(o) instead of observations.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+from jaxtyping import Float
+
+from gce.errors import InputError
+
+Array = np.ndarray
+Cost = float | Array
+"""A number, one a coordinate [d], one a node and coordinate [nodes, d], or a matrix [nodes d, nodes d]."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What to reach, and what may be done to reach it.
+
+    horizon: M. goal: an observation [nodes, d], or a path [M, nodes, d] to follow from step 1 on.
+    low, high: bounds of the actions [nodes, a]; a node whose bounds are both 0 takes no action.
+    state_cost, terminal_cost, action_cost: Q, Q_M and R; zero or positive, matrices positive semi-definite.
+    unit, action_unit: what costs are measured in; 1 by default, so that they are of physical units.
+    tracked: which nodes [nodes], or coordinates of nodes [nodes, d], have a goal; all by default.
+    rate: how much an action may change from one step to the next [nodes, a].
+    soft_low, soft_high: limits of observations [nodes, d] that cost soft_cost times the squared distance beyond.
+    exogenous: inputs known in advance [M, nodes, e].
+    """
+
+    horizon: int
+    goal: Array
+    low: Float[Array, "nodes a"]
+    high: Float[Array, "nodes a"]
+    state_cost: Cost = 0.0
+    terminal_cost: Cost = 1.0
+    action_cost: Cost = 1e-3
+    unit: Array | float = 1.0
+    action_unit: Array | float = 1.0
+    tracked: Array | None = None
+    rate: Array | None = None
+    soft_low: Array | None = None
+    soft_high: Array | None = None
+    soft_cost: float = 10.0
+    exogenous: Array | None = None
+    on: Literal["observations", "features"] = "observations"
+
+    def __post_init__(self) -> None:
+        for name in ("goal", "low", "high", "rate", "soft_low", "soft_high", "exogenous"):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, np.asarray(getattr(self, name), dtype=np.float64))
+        if self.horizon < 1:
+            raise InputError(f"the horizon is {self.horizon} steps; plan at least one")
+        self._check_goal()
+        self._check_limits()
+        for name in ("state_cost", "terminal_cost", "action_cost"):
+            _check_cost(name, getattr(self, name))
+        if self.on not in ("observations", "features"):
+            raise InputError(f"costs are on 'observations' or on 'features', not on {self.on!r}")
+
+    def _check_goal(self) -> None:
+        if self.goal.ndim not in (2, 3) or (self.goal.ndim == 3 and len(self.goal) != self.horizon):
+            raise InputError(
+                f"the goal has shape {self.goal.shape}; give one observation [nodes, coordinates], or one for each of "
+                f"the {self.horizon} steps"
+            )
+        if not np.isfinite(self.goal).all():
+            where = np.argwhere(~np.isfinite(self.goal))[0]
+            raise InputError(
+                f"the goal of node {where[-2]}, coordinate {where[-1]} is not a finite number; a goal of some nodes "
+                "only is stated with `tracked`"
+            )
+
+    def _check_limits(self) -> None:
+        nodes = self.goal.shape[-2]
+        for name in ("low", "high", "rate"):
+            value = getattr(self, name)
+            if value is not None and (value.ndim != 2 or len(value) != nodes or value.shape != self.low.shape):
+                raise InputError(f"{name} has shape {value.shape}, expected one row for each of the {nodes} nodes")
+            if value is not None and np.isnan(value).any():
+                raise InputError(f"{name} of node {np.argwhere(np.isnan(value))[0][0]} is not a number")
+        if (self.low > self.high).any():
+            node = np.argwhere(self.low > self.high)[0][0]
+            raise InputError(
+                f"the bounds of node {node} are crossed: from {self.low[node].min():g} up to {self.high[node].max():g}"
+            )
+        if not self.controls.any():
+            raise InputError("no node takes an action: all bounds are 0; say which nodes are actuated")
+        if self.rate is not None and (self.rate < 0).any():
+            raise InputError("a limit on how fast actions change must not be negative")
+        if (self.soft_low is None) != (self.soft_high is None):
+            raise InputError("soft limits need both ends; use infinity for one that is open")
+        if self.soft_low is not None and self.soft_high is not None:
+            if self.soft_low.shape != self.goal.shape[-2:] or self.soft_high.shape != self.goal.shape[-2:]:
+                raise InputError(f"soft limits have shape {self.soft_low.shape}, expected {self.goal.shape[-2:]}")
+            if (self.soft_low > self.soft_high).any():
+                raise InputError("the soft limits are crossed: the lower lies above the upper")
+        if self.tracked is not None and self.tracked.shape not in (self.goal.shape[-2:], self.goal.shape[-2:-1]):
+            raise InputError(f"tracked has shape {self.tracked.shape}, expected {self.goal.shape[-2:]} or one a node")
+
+    @property
+    def controls(self) -> Array:
+        """Which (node, action) entries are planned."""
+        return (self.low != 0) | (self.high != 0)
+
+    @property
+    def goals(self) -> Float[Array, "M nodes d"]:
+        """The goal at each of the steps 1..M."""
+        return np.broadcast_to(self.goal, (self.horizon, *self.goal.shape[-2:]))
+
+    def with_goal(self, goal: Array) -> Problem:
+        return replace(self, goal=goal)
+
+
+def weights_of(cost: Cost, shape: tuple[int, ...], scale: Any = 1.0) -> Array:
+    """The square root of a cost, for entries of `shape` flattened: a vector, or a matrix W with W'W the cost.
+
+    scale: factors of the entries, so that the cost is of (scale * value).
+    """
+    cost = np.asarray(cost, dtype=np.float64)
+    size = int(np.prod(shape))
+    factors = np.broadcast_to(scale, shape).reshape(-1)
+    if cost.ndim == 2 and cost.shape == (size, size) and shape != (size, size):
+        values, vectors = np.linalg.eigh((cost + cost.T) / 2)
+        return np.sqrt(np.clip(values, 0, None))[:, None] * vectors.T * factors
+    try:
+        return np.sqrt(np.broadcast_to(cost, shape)).reshape(-1) * factors
+    except ValueError:
+        raise InputError(
+            f"a cost has shape {cost.shape}; give a number, one a coordinate, one for each of {shape}, or a matrix "
+            f"({size}, {size})"
+        ) from None
+
+
+def _check_cost(name: str, cost: Cost) -> None:
+    cost = np.asarray(cost, dtype=np.float64)
+    if not np.isfinite(cost).all():
+        raise InputError(f"{name} holds numbers that are not finite")
+    square = cost.ndim == 2 and cost.shape[0] == cost.shape[1]
+    if (cost < 0).any() and not square:
+        raise InputError(f"{name} is negative ({cost.min():g}); costs are zero or positive")
+    if square and cost.shape[0] > 1:
+        lowest = float(np.linalg.eigvalsh((cost + cost.T) / 2).min())
+        diagonal = not (cost < 0).any()  # a table of one number a node and coordinate may be square too
+        if lowest < -1e-9 * max(1.0, float(np.abs(cost).max())) and not diagonal:
+            raise InputError(f"{name} is not positive semi-definite: its lowest eigenvalue is {lowest:g}")

@@ -1,0 +1,166 @@
+"""Controllers: an adapted system and a problem in, plans out.
+
+Weights along the plan: `along` recomputes features and Gibbs weights along the predicted path and solves again until
+the plan settles; `frozen` keeps everything as it is at the current state, which is the paper's reading and one solve.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+import torch
+from jaxtyping import Float
+
+from gce.control.lqr import lqr, roll
+from gce.control.problem import Problem, weights_of
+from gce.control.qp import solve_qp
+from gce.control.settle import settle
+from gce.control.task import Dynamics, Task
+from gce.control.tracking import DensePath, Limits, Tracking
+from gce.errors import InputError
+from gce.planning import FrozenDynamics, StateDynamics, dynamics_of
+from gce.system import System
+
+Array = np.ndarray
+Weights = Literal["along", "frozen"]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """actions [M, nodes, a] and what the model expects of them: observations [M+1, nodes, d], the present one first.
+
+    features [M+1, nodes, f]: psi along the prediction. cost: of the problem, as predicted. status: "solved", or why
+    not. gradient: what is left of the projected gradient, as a share of that of doing nothing. seconds: CPU time.
+    """
+
+    actions: Float[Array, "M nodes a"]
+    observations: Float[Array, "M_plus_1 nodes d"]
+    features: Float[Array, "M_plus_1 nodes f"]
+    cost: float
+    status: str
+    iterations: int
+    gradient: float
+    seconds: float
+
+
+@dataclass(frozen=True, eq=False)
+class Controller:
+    """Plans for one system and problem.
+
+    iterations: how often a plan is solved again at most; tolerance: when it has settled.
+    """
+
+    system: System
+    problem: Problem
+    weights: Weights = "along"
+    iterations: int = 30
+    tolerance: float = 1e-4
+
+    def __post_init__(self) -> None:
+        p, c, n = self.problem, self.system.model.config, self.system.graph.num_nodes
+        if not self.system.operator.form.controllable:
+            raise InputError(
+                f"an operator of the form {self.system.operator.form.name!r} entangles history and action and cannot "
+                "be controlled; adapt with hom_mean, hom or dense"
+            )
+        if p.goal.shape[-2:] != (n, c.num_observations):
+            raise InputError(f"the goal has shape {p.goal.shape}, this system's observations {(n, c.num_observations)}")
+        if p.low.shape != (n, c.num_actions):
+            raise InputError(f"the bounds have shape {p.low.shape}, this system's actions {(n, c.num_actions)}")
+        if c.num_exogenous and (p.exogenous is None or p.exogenous.shape != (p.horizon, n, c.num_exogenous)):
+            raise InputError(f"the model needs {c.num_exogenous} exogenous inputs a node at each step; give them")
+        if self.weights not in ("along", "frozen"):
+            raise InputError(f"weights are kept 'along' the plan or 'frozen', not {self.weights!r}")
+
+    def plan(
+        self,
+        observation: Float[Array, "nodes d"],
+        *,
+        step: int = 0,
+        opening: bool = False,
+        before: tuple[Array, Array] | None = None,
+        start: Float[Array, "M nodes a"] | None = None,
+    ) -> Plan:
+        """The best actions from an observation on, for the steps that remain.
+
+        step: how many of the problem's steps have passed. opening: whether the observation opens an episode.
+        before: (observation, action) one step earlier; needed where the model's state holds them, and for limits on
+        the rate. start: actions to begin from, of the steps that remain (warm start).
+        """
+        clock = time.process_time()
+        p, model = self.problem, self.system.model
+        if not 0 <= step < p.horizon:
+            raise InputError(f"step {step} is not within the horizon of {p.horizon} steps")
+        exogenous = None
+        if p.exogenous is not None and model.config.num_exogenous:
+            exogenous = torch.as_tensor(p.exogenous[step:], dtype=torch.float32) / model.exogenous_std
+        known = dynamics_of(self.system, p.controls, opening, exogenous, p.on)
+        state = self.system.state(observation, opening, before)
+        x0 = known.reduced(state)
+        dynamics: Dynamics = FrozenDynamics(known, x0) if self.weights == "frozen" else known
+        scale = model.action_std.double().numpy()
+        last = np.zeros(int(p.controls.sum())) if before is None else (before[1] / scale)[p.controls]
+        task = task_of(self.system, known, p, step, last)
+        u = np.zeros_like(task.w) if start is None else (start / scale)[:, p.controls]
+        settled = settle(dynamics, task, x0, u, _solve, self.iterations, self.tolerance)
+        actions = np.zeros((len(settled.u), *p.controls.shape))
+        actions[:, p.controls] = settled.u
+        states = torch.cat([state[None], known.lifted(settled.x)])
+        with torch.no_grad():
+            features = model.features(states, self.system.topology).double().numpy()
+        expected = model.denormalise(states[..., : model.config.num_observations].double()).numpy()
+        expected[0] = observation
+        bound = np.clip(actions * scale, p.low, p.high)
+        return Plan(
+            bound, expected, features, settled.cost, settled.status, settled.iterations, settled.gradient,
+            time.process_time() - clock,
+        )  # fmt: skip
+
+
+def task_of(system: System, dynamics: StateDynamics, problem: Problem, step: int, last: Array) -> Task:
+    """A problem's remaining steps in the planner's flat, normalised terms; `last` is the control before them."""
+    p, model = problem, system.model
+    M, (nodes, d), scale = p.horizon - step, p.goal.shape[-2:], model.action_std.double().numpy()
+    std = model.observation_std.double().numpy()
+    goal = dynamics.goal(p.goals[step:])
+    tracked = np.ones((nodes, d)) if p.tracked is None else np.broadcast_to(p.tracked.reshape(nodes, -1), (nodes, d))
+    if p.on == "observations":
+        shape, factors = (nodes, d), tracked * std / p.unit
+    else:
+        width = goal.shape[-1] // nodes
+        shape, factors = (nodes, width), np.broadcast_to(tracked.max(-1, keepdims=True), (nodes, width))
+    running, terminal = weights_of(p.state_cost, shape, factors), weights_of(p.terminal_cost, shape, factors)
+    if running.ndim == terminal.ndim == 1:
+        W = np.tile(running, (M, 1))
+        W[-1] = np.hypot(running, terminal)
+    else:
+        both = [np.diag(w) if w.ndim == 1 else w for w in (running, terminal)]
+        W = np.tile(np.concatenate([both[0], np.zeros_like(both[1])]), (M, 1, 1))
+        W[-1] = np.concatenate(both)
+    effort = weights_of(p.action_cost, p.low.shape, scale / p.action_unit)
+    if effort.ndim == 2:
+        raise InputError("action_cost as a matrix is not supported; give a number, one a coordinate or one a node")
+    w = np.tile(effort.reshape(p.low.shape)[p.controls], (M, 1))
+    low, high = (np.tile((bound / scale)[p.controls], (M, 1)) for bound in (p.low, p.high))
+    rate = None if p.rate is None else (p.rate / scale)[p.controls]
+    limits = Limits(low, high, rate, None if rate is None else last)
+    if p.soft_low is None or p.soft_high is None or p.on == "features":
+        return Task(goal, W, w, limits)
+    soft_low, soft_high = (
+        model.normalise(torch.as_tensor(bound)).double().numpy().reshape(-1) for bound in (p.soft_low, p.soft_high)
+    )
+    return Task(goal, W, w, limits, soft_low, soft_high, p.soft_cost)
+
+
+def _solve(problem: Tracking, u: Array) -> tuple[Array, str]:
+    """The solver that suits a problem: Riccati without limits, otherwise the condensed program."""
+    free = not (np.isfinite(problem.limits.low).any() or np.isfinite(problem.limits.high).any())
+    path = problem.path
+    if isinstance(path, DensePath) and free and problem.limits.rate is None and problem.soft is None:
+        shift = problem.v / np.where(problem.w > 0, problem.w, 1)
+        moved = replace(path, c=path.c + np.einsum("tsn,tn->ts", path.B, shift))
+        return roll(moved, lqr(moved, problem.E, problem.e, problem.w))[0] + shift, "solved"
+    return solve_qp(problem)
