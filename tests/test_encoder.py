@@ -87,7 +87,7 @@ def test_a_moved_neighbour_changes_features():
 def test_units_make_differences_of_order_one(world):
     model = untrained(world)
     x, graph = states(world, model)
-    own, edge = model.encoder.inputs(x, Topology.of(graph))
+    own, edge = model.encoder.inputs.on(Topology.of(graph))(x.transpose(0, 1))
     assert own.shape[-1] == model.encoder.inputs.num_own
     assert edge.shape[-1] == model.encoder.inputs.num_edge
     for values in (own, edge):

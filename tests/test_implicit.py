@@ -30,7 +30,7 @@ def fields(model, data, turned=0.0):
     c, s = np.cos(turned), np.sin(turned)
     observations = (points @ np.array([[c, s], [-s, c]])).reshape(episode.observations.shape)
     o = model.normalise(torch.as_tensor(observations, dtype=torch.float32))
-    x = model.states(o, torch.as_tensor(episode.actions, dtype=torch.float32) / model.action_std, first=True)
+    x = model.states(o, torch.as_tensor(episode.actions, dtype=torch.float32) / model.action_std)
     Z = model.channels(x[5:12], topology)
     speeds = model.observation_std[model.free]
     return (Z * speeds[:, None]).double(), topology
@@ -80,7 +80,7 @@ def test_combining_first_is_the_same_and_a_union_is_its_graphs(model_and_data):
     for k in (0, 6, 12):
         o = model.normalise(torch.as_tensor(data[k].observations))
         a = torch.as_tensor(data[k].actions) / model.action_std
-        states.append(model.states(o, a, first=True)[3:9])
+        states.append(model.states(o, a)[3:9])
     coefficients = torch.randn(3, model.implicit.num_channels, generator=torch.Generator().manual_seed(0))
     union, x = Topology.of(graphs), torch.cat(states, dim=1)
     together = model.implicit.combined(x, union, torch.cat(held), coefficients)
@@ -99,7 +99,7 @@ def test_a_system_linearises_along_its_path(model_and_data):
     system = adapt(model, [data[0], data[1]])
     o = model.normalise(torch.as_tensor(data[2].observations))
     a = torch.as_tensor(data[2].actions) / model.action_std
-    x = model.states(o, a, first=True)
+    x = model.states(o, a)
     A, B, c = system.linearise(x[4:6], a[4:6])
     step = model.stepper([system.operator], system.topology)
     after, _ = step(model.features(x[4], system.topology), a[4], torch.zeros(1, 1))

@@ -13,7 +13,7 @@ def graph(nodes: int = 7) -> Graph:
 
 
 def features(nodes: int = 7, scale: float = 1.0) -> torch.Tensor:
-    return scale * torch.randn(2, nodes, 5, generator=torch.Generator().manual_seed(1))
+    return scale * torch.randn(nodes, 2, 5, generator=torch.Generator().manual_seed(1))
 
 
 @pytest.fixture(autouse=True)
@@ -26,14 +26,14 @@ def test_the_constant_potential_gives_the_mean_of_the_neighbours():
     topology = Topology.of(g)
     field = mean_field(gibbs_weights(make_potential("constant", 5), psi, topology), psi, topology)
     for node in range(7):
-        assert torch.allclose(field[:, node], psi[:, g.neighbours(node)].mean(1), atol=1e-6)
+        assert torch.allclose(field[node], psi[g.neighbours(node)].mean(0), atol=1e-6)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_weights_are_positive_and_add_up_to_one(name):
     topology, psi = Topology.of(graph()), features()
     weights = gibbs_weights(make_potential(name, 5, 2.0), psi, topology)
-    totals = topology.sum(weights.unsqueeze(-1))
+    totals = topology.sum(weights)
     assert bool((weights > 0).all())
     assert torch.allclose(totals, torch.ones_like(totals), atol=1e-6)
 
@@ -44,14 +44,14 @@ def test_weights_are_positive_and_add_up_to_one(name):
 def test_weights_stay_weights_at_extreme_scales(name, scale, value):
     topology, psi = Topology.of(graph()), features(scale=scale)
     weights = gibbs_weights(make_potential(name, 5, value), psi, topology)
-    totals = topology.sum(weights.unsqueeze(-1))
+    totals = topology.sum(weights)
     assert torch.allclose(totals, torch.ones_like(totals), atol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["gaussian", "laplace"])
 def test_a_tiny_bandwidth_leaves_a_node_to_itself_and_a_huge_one_is_constant(name):
     topology, psi = Topology.of(graph()), features()
-    own = (topology.senders == topology.receivers).float().expand(2, -1)
+    own = (topology.senders == topology.receivers).float()[:, None].expand(-1, 2)
     assert torch.allclose(gibbs_weights(make_potential(name, 5, 1e-6), psi, topology), own)
     even = gibbs_weights(make_potential("constant", 5), psi, topology)
     assert torch.allclose(gibbs_weights(make_potential(name, 5, 1e6), psi, topology), even, atol=1e-4)
@@ -61,12 +61,12 @@ def test_a_tiny_bandwidth_leaves_a_node_to_itself_and_a_huge_one_is_constant(nam
 def test_relabelling_nodes_relabels_weights(name):
     g, psi, order = graph(), features(), np.random.default_rng(3).permutation(7)
     potential = make_potential(name, 5, 2.0)
-    there = torch.zeros(2, 7, 7)
-    here = torch.zeros(2, 7, 7)
+    there = torch.zeros(7, 7, 2)
+    here = torch.zeros(7, 7, 2)
     topology, renamed = Topology.of(g), Topology.of(g.permute(order))
-    there[:, topology.receivers, topology.senders] = gibbs_weights(potential, psi, topology)
-    here[:, renamed.receivers, renamed.senders] = gibbs_weights(potential, psi[:, order], renamed)
-    assert torch.allclose(here, there[:, order][:, :, order], atol=1e-6)
+    there[topology.receivers, topology.senders] = gibbs_weights(potential, psi, topology)
+    here[renamed.receivers, renamed.senders] = gibbs_weights(potential, psi[order], renamed)
+    assert torch.allclose(here, there[order][:, order], atol=1e-6)
 
 
 @pytest.mark.parametrize("name", NAMES)

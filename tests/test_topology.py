@@ -16,16 +16,16 @@ def random_graph(nodes: int, seed: int, tied: bool = False) -> Graph:
 def test_merging_equals_the_graphs():
     graph = random_graph(6, 0, tied=True)
     values = np.random.default_rng(1).normal(size=(2, 6, 3))
-    merged = Topology.of(graph).merge(torch.as_tensor(values)).numpy()
+    merged = Topology.of(graph).merge(torch.as_tensor(values).transpose(0, 1)).transpose(0, 1).numpy()
     assert np.allclose(merged, graph.merge(values), atol=1e-14)
 
 
 @pytest.mark.parametrize("tied", [(True, True), (True, False), (False, True), (False, False)])
 def test_merging_a_union_merges_each_graph(tied):
     graphs = [random_graph(4, 0, tied[0]), random_graph(5, 1, tied[1])]
-    values = torch.randn(2, 9, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    each = [Topology.of(g).merge(v) for g, v in zip(graphs, values.split([4, 5], dim=1), strict=True)]
-    assert torch.allclose(Topology.of(graphs).merge(values), torch.cat(each, dim=1), atol=1e-14)
+    values = torch.randn(9, 2, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    each = [Topology.of(g).merge(v) for g, v in zip(graphs, values.split([4, 5]), strict=True)]
+    assert torch.allclose(Topology.of(graphs).merge(values), torch.cat(each), atol=1e-14)
 
 
 def test_slots_number_the_edges_into_each_node():
@@ -39,25 +39,25 @@ def test_slots_number_the_edges_into_each_node():
 def test_sums_equal_the_adjacency_matrix():
     graph = random_graph(6, 3)
     topology = Topology.of(graph)
-    values = torch.randn(2, 6, 4, dtype=torch.float64)
+    values = torch.randn(6, 2, 4, dtype=torch.float64)
     adjacency = torch.as_tensor(graph.relations() >= 0).double()
-    assert torch.allclose(topology.sum(topology.sent(values)), adjacency @ values)
-    assert torch.allclose(topology.sum(topology.received(values)), adjacency.sum(1, keepdim=True) * values)
+    assert torch.allclose(topology.sum(topology.sent(values)), torch.tensordot(adjacency, values, 1))
+    assert torch.allclose(topology.sum(topology.received(values)), adjacency.sum(1)[:, None, None] * values)
 
 
 def test_net_flows_add_up_to_zero():
     topology = Topology.of([random_graph(5, 4), random_graph(4, 5)])
-    messages = torch.randn(3, topology.num_edges, 2, dtype=torch.float64)
-    for part in topology.net(messages).split(topology.splits, dim=1):
-        assert torch.allclose(part.sum(1), torch.zeros(3, 2, dtype=torch.float64), atol=1e-13)
+    messages = torch.randn(topology.num_edges, 3, 2, dtype=torch.float64)
+    for part in topology.net(messages).split(topology.splits):
+        assert torch.allclose(part.sum(0), torch.zeros(3, 2, dtype=torch.float64), atol=1e-13)
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e6, 1e30])
 def test_softmax_adds_up_to_one_at_any_scale(scale):
     topology = Topology.of(random_graph(6, 6))
-    scores = scale * torch.randn(3, topology.num_edges, generator=torch.Generator().manual_seed(0))
+    scores = scale * torch.randn(topology.num_edges, 3, generator=torch.Generator().manual_seed(0))
     weights = topology.softmax(scores)
-    totals = topology.sum(weights.unsqueeze(-1))
+    totals = topology.sum(weights)
     assert torch.allclose(totals, torch.ones_like(totals), atol=1e-6)
     assert torch.allclose(topology.softmax(scores + 7 * scale), weights, atol=1e-5)
 

@@ -109,14 +109,14 @@ def test_systems_of_different_lengths_share_a_batch():
     short = SystemData(model, [e.window(0, 4) for e in system_episodes("rope", 1)])
     for seed in range(4):
         batch = draw_batch([long, short], replace(QUICK, systems=4), 10, np.random.default_rng(seed))
-        assert batch.states.shape[1] == batch.inputs.shape[1] + 1
+        assert batch.states.shape[2] == batch.inputs.shape[2] + 1
 
 
 def test_a_window_is_fresh_where_it_opens_an_episode():
     system = SystemData(untrained("rope"), system_episodes("rope"))
     batch = draw_batch([system], replace(QUICK, systems=1, fresh_share=1.0), 3, np.random.default_rng(0))
-    assert bool((batch.fresh[:, 0] == 1).all())
-    assert not batch.fresh[:, 1:].any()
+    assert bool((batch.fresh[:, :, 0] == 1).all())
+    assert not batch.fresh[:, :, 1:].any()
 
 
 def test_horizons_grow_and_steps_shrink():

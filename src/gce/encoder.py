@@ -13,6 +13,7 @@ between bodies do.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -63,36 +64,44 @@ class Encoder(nn.Module):
     def forward(
         self, x: Float[Tensor, "*batch nodes state"], topology: Topology
     ) -> Float[Tensor, "*batch nodes features"]:
-        own, edge = self.inputs(x, topology)
-        hidden = own
-        for r in range(self.shape.rounds):
-            heard = self.message[r](topology.sum(self._say(r, hidden, edge, topology)))
-            update = heard + self.own[r](hidden)
-            if r == 0:
-                hidden = nn.functional.silu(update + self.node_type[topology.node_type])
-            else:
-                hidden = hidden + nn.functional.silu(update)
-        linear = _by_row(edge, self.linear_edge[topology.edge_type])
-        linear = linear + _by_row(topology.sent(own), self.linear_own[topology.edge_type])
-        if self.shape.conservative:
-            messages = self._bounded(self.output(self._say(self.shape.rounds, hidden, edge, topology)))
-            return torch.cat([topology.net(messages), topology.net(linear)], dim=-1)
-        return torch.cat([self._bounded(self.output(hidden)), topology.sum(linear)], dim=-1)
+        rows = x.movedim(-2, 0)
+        phi = self.on(topology)(rows.reshape(len(rows), -1, x.shape[-1]))
+        return phi.reshape(*rows.shape[:-1], -1).movedim(0, -2)
 
-    def _say(self, r: int, hidden: Tensor, edge: Tensor, topology: Topology) -> Float[Tensor, "*batch edges width"]:
-        """f_E: what each edge says in a round, from the edge, its relation, the receiver and the sender."""
-        said = self.edge[r](edge) + self.relation[r][topology.edge_type]
-        said = said + topology.received(self.receiver[r](hidden)) + topology.sent(self.sender[r](hidden))
-        return nn.functional.silu(said)
+    def on(self, topology: Topology) -> Callable[[Tensor], Tensor]:
+        """What encodes states [nodes, batch, state] of a topology into phi [nodes, batch, features].
+
+        What depends on the types of nodes and edges only is looked up here, once for all states; so are the layers on
+        the edge's inputs of all rounds, which are one product.
+        """
+        s = self.shape
+        inputs = self.inputs.on(topology)
+        to_edges = torch.cat([layer.get_parameter("weight") for layer in self.edge]).T
+        relation = self.relation[:, topology.edge_type].transpose(0, 1).reshape(topology.num_edges, 1, -1)
+        node_type = self.node_type[topology.node_type].unsqueeze(1)
+        to_linear = torch.cat([self.linear_edge, self.linear_own], dim=1)[topology.edge_type]
+
+        def encode(x: Tensor) -> Tensor:
+            own, edge = inputs(x)
+            told = (edge @ to_edges + relation).split(s.edge_width, dim=-1)
+
+            def say(r: int) -> Tensor:
+                """f_E: what each edge says in a round, from the edge, its relation, the receiver and the sender."""
+                heard = topology.received(self.receiver[r](hidden)) + topology.sent(self.sender[r](hidden))
+                return nn.functional.silu(told[r] + heard)
+
+            hidden = own
+            for r in range(s.rounds):
+                update = self.message[r](topology.sum(say(r))) + self.own[r](hidden)
+                hidden = nn.functional.silu(update + node_type) if r == 0 else hidden + nn.functional.silu(update)
+            linear = torch.bmm(torch.cat([edge, topology.sent(own)], dim=-1), to_linear)
+            if s.conservative:
+                messages = self._bounded(self.output(say(s.rounds)))
+                return topology.net(torch.cat([messages, linear], dim=-1))
+            return torch.cat([self._bounded(self.output(hidden)), topology.sum(linear)], dim=-1)
+
+        return encode
 
     def _bounded(self, values: Tensor) -> Tensor:
         """bound x tanh(. / bound): nearly linear in the middle."""
         return self.bound * torch.tanh(values / self.bound)
-
-
-def _by_row(
-    values: Float[Tensor, "*batch rows c"], matrices: Float[Tensor, "rows c d"]
-) -> Float[Tensor, "*batch rows d"]:
-    """Each row times its own matrix."""
-    flat = values.reshape(-1, *values.shape[-2:]).transpose(0, 1)
-    return torch.bmm(flat, matrices).transpose(0, 1).reshape(*values.shape[:-1], matrices.shape[-1])

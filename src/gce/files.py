@@ -15,9 +15,11 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 import gce
+from gce.config import ModelConfig
 from gce.errors import InputError
 from gce.graph import Graph
-from gce.model import FieldSums, Model, ModelConfig, Sums
+from gce.model import Model
+from gce.regression import FieldSums, Sums
 from gce.ridge import Moments
 from gce.system import Starts, System, fitted
 

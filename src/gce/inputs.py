@@ -14,11 +14,11 @@ Pairs are those of neighbouring nodes (one point a node) or of a node's own poin
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import combinations
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from gce.topology import Topology
@@ -94,33 +94,52 @@ class InputLayer(nn.Module):
         self.register_buffer("unit_mean", torch.zeros(num_observations))
         self.register_buffer("unit_std", torch.ones(num_observations))
 
-    def forward(
-        self, x: Float[Tensor, "*batch nodes state"], topology: Topology
-    ) -> tuple[Float[Tensor, "*batch nodes own"], Float[Tensor, "*batch edges edge"]]:
-        kind, n = topology.edge_type, self.num_node_attributes
-        difference = topology.sent(x) - topology.received(x)
-        edge = [(difference - self.difference_mean[kind]) / self.difference_std[kind]]
-        own = [x[..., self.moving]]
-        if self.between_nodes:
-            q, w = self._points(difference, relative=True)
-            edge.append(self._geometry(q, w, kind))
-        if self.within_node:
-            q, w = self._points(x)
-            centred = q - q.mean(-2, keepdim=True)
-            first, second = zip(*self.pairs, strict=True)
-            actions = x[..., self.num_state - self.num_previous_actions :]
-            apart = q[..., second, :] - q[..., first, :]
-            parting = w[..., second, :] - w[..., first, :]
-            own.append(self._geometry(apart, parting, topology.node_type, actions))
-            kind_own = topology.node_type
-            own.append((centred.flatten(-2) - self.own_mean[kind_own]) / self.own_std[kind_own])
-        if n:
-            scaled = (topology.node_attributes - self.attribute_mean[:n]) / self.attribute_std[:n]
-            own.append(scaled.expand(*x.shape[:-1], n))
-        if self.num_edge_attributes:
-            scaled = (topology.edge_attributes - self.attribute_mean[n:]) / self.attribute_std[n:]
-            edge.append(scaled.expand(*edge[0].shape[:-1], self.num_edge_attributes))
-        return torch.cat(own, dim=-1), torch.cat(edge, dim=-1)
+    def on(self, topology: Topology) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
+        """What turns states [nodes, batch, state] into inputs [nodes, batch, own] and [edges, batch, edge].
+
+        The units of the topology's nodes and edges are looked up here, once for all states.
+        """
+        n = self.num_node_attributes
+        difference_mean, difference_std = _rows(topology.edge_type, self.difference_mean, self.difference_std)
+        lengths = self.length_mean, self.length_std, self.rate_std
+        edge_units = _rows(topology.edge_type, *lengths) if self.between_nodes else []
+        pair_units = _rows(topology.node_type, *lengths) if self.within_node else []
+        own_mean, own_std = _rows(topology.node_type, self.own_mean, self.own_std)
+        node_attributes = (topology.node_attributes - self.attribute_mean[:n]) / self.attribute_std[:n]
+        edge_attributes = (topology.edge_attributes - self.attribute_mean[n:]) / self.attribute_std[n:]
+        moving = torch.tensor(self.moving, device=self.unit_std.device)
+        to_points = self._to_points()
+
+        def inputs(x: Tensor) -> tuple[Tensor, Tensor]:
+            difference = topology.sent(x) - topology.received(x)
+            edge = [(difference - difference_mean) / difference_std]
+            own = [x.index_select(-1, moving)]
+            if self.between_nodes:
+                q, w = (difference @ to_points).unsqueeze(-2).chunk(2, dim=-1)
+                edge.append(_geometry(q, w, edge_units))
+            if self.within_node:
+                q, w = self._points(x)
+                centred = q - q.mean(-2, keepdim=True)
+                first, second = zip(*self.pairs, strict=True)
+                actions = x[..., self.num_state - self.num_previous_actions :]
+                apart = q[..., second, :] - q[..., first, :]
+                parting = w[..., second, :] - w[..., first, :]
+                own.append(_geometry(apart, parting, pair_units, actions))
+                own.append((centred.flatten(-2) - own_mean) / own_std)
+            if n:
+                own.append(node_attributes.unsqueeze(1).expand(-1, x.shape[1], -1))
+            if self.num_edge_attributes:
+                edge.append(edge_attributes.unsqueeze(1).expand(-1, x.shape[1], -1))
+            return _join(own), _join(edge)
+
+        return inputs
+
+    def _to_points(self) -> Float[Tensor, "state _"]:
+        """The linear map from differences of states to those of points [x, y, vx, vy], in physical units."""
+        columns = [point[k] for side in ((0, 1), (2, 3)) for point in self.points for k in side]
+        chosen = self.unit_std.new_zeros(self.num_state, len(columns))
+        chosen[columns, range(len(columns))] = self.unit_std[columns]
+        return chosen
 
     def pair_signals(
         self, x: Float[Tensor, "batch nodes state"], topology: Topology, dt: float
@@ -168,25 +187,14 @@ class InputLayer(nn.Module):
         w = values[..., speed] * self.unit_std[speed]
         return q.unflatten(-1, (-1, 2)), w.unflatten(-1, (-1, 2))
 
-    def _geometry(
-        self, q: Tensor, w: Tensor, kind: Tensor, actions: Tensor | None = None
-    ) -> Float[Tensor, "*batch rows geometry"]:
-        length, rate, u = _length(q, w)
-        stretch = ((length - self.length_mean[kind]) / self.length_std[kind]).unsqueeze(-1)
-        rate = (rate / self.rate_std[kind]).unsqueeze(-1)
-        parts = [stretch, rate, stretch * u, rate * u]
-        if actions is not None:
-            parts += [a.unsqueeze(-1).unsqueeze(-1) * u for a in actions.unbind(-1)]
-        return torch.cat(parts, dim=-1).flatten(-2)
-
     @torch.no_grad()
-    def set_units(self, samples: Iterable[tuple[Float[Tensor, "batch nodes state"], Topology]]) -> None:
+    def set_units(self, samples: Iterable[tuple[Float[Tensor, "nodes batch state"], Topology]]) -> None:
         """Learn the units from states on some graphs."""
         gathered: dict[str, dict[int, list[Tensor]]] = {k: {} for k in ("difference", "own", "length", "rate")}
 
         def gather(name: str, kinds: Tensor, values: Tensor) -> None:
             for kind in kinds.unique().tolist():
-                gathered[name].setdefault(kind, []).append(values[:, kinds == kind].flatten(0, 1))
+                gathered[name].setdefault(kind, []).append(values[kinds == kind].flatten(0, 1))
 
         node_rows, edge_rows = [], []
         for x, topology in samples:
@@ -225,6 +233,31 @@ class InputLayer(nn.Module):
 def place_coordinates(points: Points, num_observations: int, history: int) -> set[int]:
     """The coordinates of a state that are places in the plane, in each of the observations it holds."""
     return {k * num_observations + c for k in range(history) for point in points for c in point[:2]}
+
+
+def _rows(kinds: Int[Tensor, " rows"], *tables: Float[Tensor, "_ _"]) -> list[Float[Tensor, "rows 1 _"]]:
+    """Each table's row of each kind, for values [rows, batch, ...]."""
+    return [table[kinds].unsqueeze(1) for table in tables]
+
+
+def _join(parts: list[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
+
+
+def _geometry(
+    q: Float[Tensor, "rows batch pairs 2"],
+    w: Float[Tensor, "rows batch pairs 2"],
+    units: list[Float[Tensor, "rows 1 pairs"]],
+    actions: Float[Tensor, "rows batch a"] | None = None,
+) -> Float[Tensor, "rows batch geometry"]:
+    """[l, r, l u, r u, a u] of each pair; units: mean and spread of lengths, spread of rates."""
+    length_mean, length_std, rate_std = units
+    length, rate, u = _length(q, w)
+    told = torch.stack([(length - length_mean) / length_std, rate / rate_std], dim=-1)
+    parts = [told, (told.unsqueeze(-1) * u.unsqueeze(-2)).flatten(-2)]
+    if actions is not None:
+        parts += [a.unsqueeze(-1).unsqueeze(-1) * u for a in actions.unbind(-1)]
+    return torch.cat(parts, dim=-1).flatten(-2)
 
 
 def _spread(rows: Float[Tensor, "rows c"]) -> Float[Tensor, " c"]:

@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from gce.config import ModelConfig
 from gce.errors import InputError
-from gce.model import Model, ModelConfig
+from gce.model import Model
 from gce.presets import config_for
 from gce.training import Progress, SystemData, Training, TrainingConfig, prepare
 from gce.trajectory import Dataset, Episode

@@ -22,121 +22,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from gce.config import ModelConfig
 from gce.encoder import Encoder, EncoderShape
 from gce.implicit import ImplicitLayer
-from gce.inputs import InputLayer, Points, place_coordinates
-from gce.operators import Form, Operator, Shape, make_form, residual_by_target
+from gce.inputs import InputLayer
+from gce.operators import Form, Operator, Shape, make_form
 from gce.potentials import gibbs_weights, make_potential
-from gce.ridge import Moments, solve
-from gce.rollout import Step
+from gce.regression import Regression, Sums
 from gce.topology import Topology
-
-CHANNEL_RIDGE = 1e-6
-
-
-@dataclass(frozen=True)
-class ModelConfig:
-    """Everything that decides a model's shape; JSON values.
-
-    kinematics: (position, velocity) pairs of coordinates with v_t = (p_t - p_{t-1}) / dt.
-    fresh_start: whether the first step of an episode is free of all but the action (a simulator that has not
-        computed any force yet); rest_start: whether episodes open with velocities of zero.
-    history: 1 or 2 observations in the state; previous_action: whether the state holds it; late_action: whether an
-        action shows only through it, one step late.
-    points: the coordinates (x, y, vx, vy) of each point of a node, for observations that are points in the plane.
-    conservative: features are net flows. implicit: vector channels of stiffly coupled points stand beside phi, and the
-        operator explains what they leave; drag: with channels of a medium's resistance. With conservative or implicit
-        features the operator acts on phi alone, not on x.
-    reproject: whether rollouts take the features of each predicted state anew; otherwise they stay in feature space.
-    """
-
-    num_observations: int
-    num_actions: int
-    num_relations: int
-    num_node_types: int
-    num_node_attributes: int = 0
-    num_edge_attributes: int = 0
-    num_exogenous: int = 0
-    world: str | None = None
-    dt: float = 1.0
-    kinematics: tuple[tuple[int, int], ...] = ()
-    fresh_start: bool = False
-    rest_start: bool = False
-    history: int = 1
-    previous_action: bool = False
-    late_action: bool = False
-    points: Points = ()
-    conservative: bool = False
-    implicit: bool = False
-    drag: bool = False
-    form: str = "hom_mean"
-    own_block: bool = True
-    potential: str = "gaussian"
-    potential_value: float = 2.0
-    potential_learned: bool = True
-    features: int = 32
-    linear_features: int = 8
-    node_width: int = 64
-    edge_width: int = 32
-    rounds: int = 2
-    bound: float = 5.0
-    ridge: float = 1e-4
-    reproject: bool = True
-
-    @property
-    def num_state(self) -> int:
-        return self.history * self.num_observations + self.previous_action * self.num_actions
-
-    @property
-    def num_phi(self) -> int:
-        return self.features + self.linear_features
-
-    @property
-    def num_inputs(self) -> int:
-        """Columns that act on a step: actions, then exogenous inputs."""
-        return self.num_actions + self.num_exogenous
-
-    @property
-    def regressed_state(self) -> list[int]:
-        """The coordinates of x that the operator acts on beside phi: all but places in the plane."""
-        if self.conservative or self.implicit:
-            return []
-        places = place_coordinates(self.points, self.num_observations, self.history)
-        return [c for c in range(self.num_state) if c not in places]
-
-
-@dataclass(frozen=True)
-class FieldSums:
-    """Sums over rows of vector channels Z for each free coordinate: Z'Z, Z'y, and X'Z with the form's regressors."""
-
-    gram: Float[Tensor, "free k k"]
-    cross: Float[Tensor, "free k"]
-    mixed: Float[Tensor, "*nodes D free k"]
-
-    def __add__(self, other: FieldSums) -> FieldSums:
-        return FieldSums(self.gram + other.gram, self.cross + other.cross, self.mixed + other.mixed)
-
-    def left(self, square: Float[Tensor, "*sets m m"], channels: Float[Tensor, " k"]) -> Float[Tensor, "*sets m m"]:
-        """Y'Y of what the channels leave of the free coordinates; how these vary together is not followed."""
-        free = len(self.gram)
-        kept = torch.einsum("k,fkl,l->f", channels, self.gram, channels) - 2 * self.cross @ channels
-        square = square.clone()
-        alone = torch.diagonal(square, dim1=-2, dim2=-1)[..., :free] + kept
-        square[..., :free, :] = square[..., :, :free] = 0
-        square[..., range(free), range(free)] = alone
-        return square
-
-
-@dataclass(frozen=True)
-class Sums:
-    """All that episodes contribute to the operator of their system; they add up."""
-
-    moments: Moments
-    fields: FieldSums | None = None
-
-    def __add__(self, other: Sums) -> Sums:
-        fields = None if self.fields is None or other.fields is None else self.fields + other.fields
-        return Sums(self.moments + other.moments, fields)
 
 
 class Model(nn.Module):
@@ -210,7 +103,8 @@ class Model(nn.Module):
         """Tied coordinates at their mean, which is one of physical quantities, not of normalised ones."""
         if topology.tied is None:
             return observations
-        return self.normalise(topology.merge(self.denormalise(observations)))
+        physical = self.denormalise(observations).movedim(-2, 0)
+        return self.normalise(topology.merge(physical).movedim(0, -2))
 
     # ---- states and features ----
 
@@ -218,13 +112,12 @@ class Model(nn.Module):
         self,
         observations: Float[Tensor, "*batch steps nodes d"],
         actions: Float[Tensor, "*batch steps_less nodes a"],
-        first: bool,
         before: tuple[Tensor, Tensor] | None = None,
     ) -> Float[Tensor, "*batch steps nodes c"]:
         """The states along normalised observations and the actions between them.
 
-        first: whether the stretch opens an episode (nothing before: the first observation stands for the one before
-            it, and the action before is 0); otherwise `before` is (observation, action) one step earlier.
+        before: (observation, action) one step earlier; None where the stretch opens an episode (the first observation
+            stands for the one before it, and the action before is 0).
         """
         parts = [observations]
         if self.config.history == 2:
@@ -248,22 +141,44 @@ class Model(nn.Module):
         fresh: Float[Tensor, "*batch #nodes 1"] | None = None,
     ) -> Float[Tensor, "*batch nodes D"]:
         """The form's regressors; at fresh states (1) all but the inputs is switched off."""
-        phi = psi[..., self.config.num_state :]
+        acting, going = self.acting_inputs(nodes_first(inputs)), self.going(fresh)
+        state = self.state_regressors(nodes_first(psi), acting, topology)
+        X = torch.cat(
+            [state if going is None else state * going, self.input_regressors(acting, going, topology)], dim=-1
+        )
+        return X.reshape(X.shape[0], *psi.shape[:-2], X.shape[-1]).movedim(0, -2)
+
+    def acting_inputs(self, inputs: Float[Tensor, "nodes rows a"]) -> Float[Tensor, "nodes rows a"]:
+        """The inputs a step feels at once: a late action shows through the previous action in the state, only there."""
+        if not self.config.late_action:
+            return inputs
+        return torch.cat(
+            [torch.zeros_like(inputs[..., : self.config.num_actions]), inputs[..., self.config.num_actions :]], dim=-1
+        )
+
+    def going(self, fresh: Float[Tensor, "*batch #nodes 1"] | None) -> Float[Tensor, "#nodes rows 1"] | None:
+        """0 at fresh states, otherwise 1; None where no state is fresh."""
+        return None if fresh is None or not self.config.fresh_start else 1 - nodes_first(fresh)
+
+    def state_regressors(
+        self, psi: Float[Tensor, "nodes rows f"], acting: Float[Tensor, "nodes rows a"], topology: Topology
+    ) -> Float[Tensor, "nodes rows columns"]:
+        c = self.config
+        phi = psi[..., c.num_state :]
         weights = gibbs_weights(self.potential, phi, topology) if self.form.weighted else None
-        acting = [*self.config.regressed_state, *range(self.config.num_state, psi.shape[-1])]
-        actions = self.config.num_actions
-        if self.config.late_action:  # an action shows through the previous action in the state, and only there
-            inputs = torch.cat([torch.zeros_like(inputs[..., :actions]), inputs[..., actions:]], dim=-1)
-        X = self.form.regressors(psi[..., acting], inputs, weights, topology)
+        features = torch.cat([psi[..., c.regressed_state], phi], dim=-1) if c.regressed_state else phi
+        return self.form.state_regressors(features, acting, weights, topology)
+
+    def input_regressors(
+        self, acting: Float[Tensor, "nodes rows a"], going: Float[Tensor, "#nodes rows 1"] | None, topology: Topology
+    ) -> Float[Tensor, "nodes rows columns"]:
+        """Those of the inputs, then constants."""
+        constants = self.form.constants(acting, topology)
         if self.config.implicit:  # a body made of pairs knows no constant force
-            constants = self.form.num_constants(topology)
-            X = torch.cat([X[..., :-constants], torch.zeros_like(X[..., -constants:])], dim=-1)
-        if fresh is None or not self.config.fresh_start:
-            return X
-        state, constants = self.form.num_state_regressors(topology), self.form.num_constants(topology)
-        on = torch.ones(X.shape[-1], dtype=X.dtype, device=X.device)
-        on[:state] = on[X.shape[-1] - constants :] = 0
-        return X * torch.where(fresh.bool(), on, torch.ones_like(on))
+            constants = torch.zeros_like(constants)
+        elif going is not None:
+            constants = constants * going
+        return torch.cat([self.form.action_regressors(acting, topology), constants], dim=-1)
 
     def targets(
         self,
@@ -274,45 +189,19 @@ class Model(nn.Module):
         """Increments of the free coordinates, then the next phi."""
         return torch.cat([(next_x - x)[..., self.free], next_psi[..., self.config.num_state :]], dim=-1)
 
-    def advance(
-        self,
-        x: Float[Tensor, "*batch nodes c"],
-        increments: Float[Tensor, "*batch nodes free"],
-        actions: Float[Tensor, "*batch nodes a"],
-        topology: Topology,
-    ) -> Float[Tensor, "*batch nodes c"]:
-        """The next state from the increments of the free coordinates: the rest follows from what is known."""
-        d = self.config.num_observations
-        o = x[..., :d]
-        moved = torch.zeros_like(o)
-        moved[..., self.free] = increments
-        following = o + moved
-        if self.config.kinematics:
-            position, velocity = self._pairs
-            following = following.index_add(-1, position, following[..., velocity] * self._ratio)
-        following = self.merge(following, topology)
-        parts = [following]
-        if self.config.history == 2:
-            parts.append(o)
-        if self.config.previous_action:
-            parts.append(actions)
-        return torch.cat(parts, dim=-1)
-
-    @property
-    def _pairs(self) -> tuple[Tensor, Tensor]:
-        pairs = torch.tensor(self.config.kinematics, device=self.observation_std.device)
-        return pairs[:, 0], pairs[:, 1]
-
     @property
     def ratios(self) -> list[float]:
-        """dt std_v / std_p of each kinematic pair."""
-        return self._ratio.tolist() if self.config.kinematics else []
+        """dt std_v / std_p of each kinematic pair: p' = p + ratio v' in coordinates of mean-free velocities."""
+        std = self.observation_std
+        return [float(self.config.dt * std[velocity] / std[position]) for position, velocity in self.config.kinematics]
 
-    @property
-    def _ratio(self) -> Tensor:
-        """dt std_v / std_p: p' = p + ratio v' in normalised coordinates of mean-free velocities."""
-        position, velocity = self._pairs
-        return self.config.dt * self.observation_std[velocity] / self.observation_std[position]
+    def motion(self, topology: Topology) -> Motion:
+        """What the increments of the free coordinates say of the next state."""
+        keep = torch.eye(self.config.num_observations, dtype=self.observation_std.dtype)
+        for (position, velocity), ratio in zip(self.config.kinematics, self.ratios, strict=True):
+            keep[velocity, position] = ratio
+        keep = keep.to(self.observation_std.device)
+        return Motion(self, topology, keep, keep[self.free])
 
     # ---- operators ----
 
@@ -345,6 +234,10 @@ class Model(nn.Module):
     def _held_points(self, topology: Topology) -> Tensor:
         return self.held[topology.node_type][:, self._speeds].reshape(topology.num_nodes, -1, 2).all(-1)
 
+    def regression(self, num_targets: int) -> Regression:
+        """Of the first targets."""
+        return Regression(self.form, self.held[:, :num_targets], len(self.free))
+
     def sums(
         self,
         X: Float[Tensor, "*batch nodes D"],
@@ -352,106 +245,145 @@ class Model(nn.Module):
         topology: Topology,
         Z: Float[Tensor, "*batch nodes free k"] | None = None,
     ) -> list[Sums]:
-        """The sums of each graph; targets held at some nodes have sums of their own, without these nodes' rows."""
-        found = []
-        for pattern in self._patterns[0]:
-            keep = (~pattern[topology.node_type]).to(X.dtype).unsqueeze(-1)
-            found.append(self.form.moments(X * keep, Y * keep, topology))
-        moments = [
-            Moments(
-                torch.stack([m.gram for m in of_graph]),
-                torch.stack([m.cross for m in of_graph]),
-                torch.stack([m.square for m in of_graph]),
-                of_graph[0].rows,
-            )
-            for of_graph in zip(*found, strict=True)
-        ]
-        if Z is None:
-            return [Sums(m) for m in moments]
-        moving = (~self.held[topology.node_type][:, : len(self.free)]).to(X.dtype)
-        fields = []
-        for x, y, z in zip(
-            X.split(topology.splits, dim=-2),
-            (Y[..., : len(self.free)] * moving).split(topology.splits, dim=-2),
-            (Z * moving.unsqueeze(-1)).split(topology.splits, dim=-3),
-            strict=True,
-        ):
-            x, y, z = x.flatten(0, -3).double(), y.flatten(0, -3).double(), z.flatten(0, -4).double()
-            if self.form.shared:
-                x, y, z = x.flatten(0, 1)[:, None], y.flatten(0, 1)[:, None], z.flatten(0, 1)[:, None]
-            mixed = (x.permute(1, 2, 0) @ z.flatten(2).transpose(0, 1)).unflatten(2, z.shape[2:])
-            by_coordinate = z.flatten(0, 1).transpose(0, 1)
-            cross = (by_coordinate.mT @ y.flatten(0, 1).T.unsqueeze(-1)).squeeze(-1)
-            gram = by_coordinate.mT @ by_coordinate
-            fields.append(FieldSums(gram, cross, mixed[0] if self.form.shared else mixed))
-        return [Sums(m, f) for m, f in zip(moments, fields, strict=True)]
-
-    @property
-    def _patterns(self) -> tuple[Tensor, Tensor]:
-        """The different columns of `held`, and which of them each target has."""
-        return torch.unique(self.held.T, dim=0, return_inverse=True)
+        """What the rows of each graph contribute to its operator. Y may hold the first targets only."""
+        Z = None if Z is None else Z.movedim(-3, 0).flatten(1, -3)
+        return self.regression(Y.shape[-1]).sums(nodes_first(X), nodes_first(Y), topology, Z)
 
     def fit(self, sums: Sums, topology: Topology, ridge: float | None = None, joint: bool = True) -> Operator:
-        """The operator of one system, in closed form.
+        """The operator of one system, in closed form."""
+        regression = self.regression(sums.moments.cross.shape[-1])
+        return regression.fit(sums, topology, self.config.ridge if ridge is None else ridge, joint)
 
-        Channels are fitted first, one coefficient each; the form's regressors explain what they leave.
-        joint: history and action in one regression; otherwise separately, as in the paper's appendix.
-        """
-        chosen = self.config.ridge if ridge is None else ridge
-        moments, channels = sums.moments, None
-        if sums.fields is not None:
-            channels = _fit_channels(sums.fields, moments.rows)
-            explained = torch.nn.functional.pad(sums.fields.mixed @ channels, (0, self.num_targets - len(self.free)))
-            square = sums.fields.left(moments.square, channels)
-            moments = replace(moments, cross=moments.cross - explained, square=square)
-        D = moments.gram.shape[-1]
-        penalty = torch.full((D,), chosen, dtype=torch.float64)
-        penalty[D - self.form.num_constants(topology) :] = 0
-        solution = solve(moments, penalty, None if joint else self.form.num_state_regressors(topology))
-        patterns, which = self._patterns
-        targets = torch.arange(self.num_targets)
-        moving = (~patterns[:, topology.node_type]).double().mean(-1)
-        shares = moving if self.form.shared else torch.ones_like(moving)
-        alone = 0 if channels is None else len(self.free)  # how what channels leave varies together is not followed
-        residual = residual_by_target(solution.residual, which, shares, alone)
-        coefficients = solution.coefficients[which, ..., targets].movedim(0, -1)
-        return Operator(self.form, coefficients, residual, solution.condition.amax(0), chosen, moments.rows, channels)
-
-    def stepper(self, operators: Sequence[Operator], topology: Topology, reproject: bool | None = None) -> Step:
+    def stepper(self, operators: Sequence[Operator], topology: Topology, reproject: bool | None = None) -> Stepper:
         """One step under an operator for each graph of the union, for `rollout`.
 
         reproject: take the features of the predicted state anew; otherwise go on with the predicted features. By
             default as the model was trained.
         """
-        free, c = len(self.free), self.config
-        anew = c.reproject if reproject is None else reproject
-        held = self.held[topology.node_type]
-
-        def step(psi: Tensor, inputs: Tensor, fresh: Tensor | None) -> tuple[Tensor, Tensor]:
-            X = self.regressors(psi, inputs, topology, fresh)
-            y = apply_each(operators, X, topology)
-            pushed = self.channelled(operators, psi[..., : c.num_state], topology)
-            if pushed is not None:
-                y = torch.cat([y[..., :free] + pushed, y[..., free:]], dim=-1)
-            y = y.masked_fill(held, 0.0)
-            x = self.advance(psi[..., : c.num_state], y[..., :free], inputs[..., : c.num_actions], topology)
-            return x, self.features(x, topology) if anew else torch.cat([x, y[..., free:]], dim=-1)
-
-        return step
+        return Stepper(self, operators, topology, self.config.reproject if reproject is None else reproject)
 
 
-def _fit_channels(fields: FieldSums, rows: int) -> Float[Tensor, " k"]:
-    """One regression over all rows and coordinates, each channel in units of its own size."""
-    gram, cross = fields.gram.sum(0), fields.cross.sum(0)
-    size = torch.diagonal(gram).div(rows).clamp_min(1e-12).sqrt()
-    gram, cross = gram / size[:, None] / size, (cross / size)[:, None]
-    solution = solve(Moments(gram, cross, cross.new_zeros(1, 1), rows), torch.full_like(size, CHANNEL_RIDGE))
-    return solution.coefficients[:, 0] / size
+def nodes_first(values: Float[Tensor, "*batch nodes d"]) -> Float[Tensor, "nodes rows d"]:
+    """The batch as one axis, after the nodes; of one if there is none."""
+    return values.movedim(-2, 0).reshape(values.shape[-2], -1, values.shape[-1])
 
 
-def apply_each(operators: Sequence[Operator], X: Float[Tensor, "*batch nodes D"], topology: Topology) -> Tensor:
-    """Each graph of a union under its own operator."""
-    if len(operators) == 1:
-        return operators[0].apply(X)
-    parts = zip(operators, X.split(topology.splits, dim=-2), strict=True)
-    return torch.cat([operator.apply(x) for operator, x in parts], dim=-2)
+@dataclass(frozen=True)
+class Motion:
+    """The next state from the increments of the free coordinates: o' = keep' o + spread' increments, ties merged.
+
+    The rest of the state follows: the observation before, the action before.
+    """
+
+    model: Model
+    topology: Topology
+    keep: Float[Tensor, "d d"]
+    spread: Float[Tensor, "free d"]
+
+    def __call__(
+        self,
+        x: Float[Tensor, "nodes rows c"],
+        increments: Float[Tensor, "nodes rows free"],
+        inputs: Float[Tensor, "nodes rows a"],
+    ) -> Float[Tensor, "nodes rows c"]:
+        c = self.model.config
+        o = x[..., : c.num_observations]
+        following = o @ self.keep + increments @ self.spread
+        if self.topology.tied is not None:
+            following = self.model.merge(following.movedim(0, -2), self.topology).movedim(-2, 0)
+        parts = [following, *([o] if c.history == 2 else [])]
+        parts += [inputs[..., : c.num_actions]] if c.previous_action else []
+        return following if len(parts) == 1 else torch.cat(parts, dim=-1)
+
+
+@dataclass(frozen=True)
+class Drive:
+    """What acts on steps, known before they are taken.
+
+    inputs: all there are; acting: those felt at once; push: what these and constants add to the targets; going: 0 at
+        fresh states, where nothing else acts.
+    """
+
+    inputs: Float[Tensor, "nodes rows a"]
+    acting: Float[Tensor, "nodes rows a"]
+    push: Float[Tensor, "nodes rows m"]
+    going: Float[Tensor, "#nodes rows 1"] | None
+
+    def by_step(self, steps: int) -> list[Drive]:
+        """The rows of each step apart, where the last axis of the batch is of steps."""
+        parts = [self.inputs, self.acting, self.push]
+        apart = [part.unflatten(1, (-1, steps)).unbind(2) for part in parts]
+        going = [None] * steps if self.going is None else self.going.unflatten(1, (-1, steps)).unbind(2)
+        return [Drive(*of_step) for of_step in zip(*apart, going, strict=True)]
+
+
+class Stepper:
+    """States into the next ones, under an operator for each graph of a union, or for each part of the batch.
+
+    The latter is for systems that share a topology of one graph: the batch holds them one after another.
+    All that depends on the topology, the parameters and the operators alone is looked up when it is made. With
+    `reproject`, targets other than the free coordinates are not needed, and not computed.
+    """
+
+    def __init__(self, model: Model, operators: Sequence[Operator], topology: Topology, reproject: bool) -> None:
+        self.model, self.operators, self.topology, self.reproject = model, operators, topology, reproject
+        self.encode = model.encoder.on(topology)
+        self.motion = model.motion(topology)
+        self.by_nodes = len(operators) == len(topology.splits)
+        num_targets = len(model.free) if reproject else model.num_targets
+        C = self._by_group(num_targets).to(model.observation_std.dtype)
+        states = model.form.num_state_regressors(topology)
+        self.from_state, self.from_inputs = C[:, :states], C[:, states:]
+        held = model.held[topology.node_type][:, :num_targets].unsqueeze(1)
+        self.moving = (~held).to(C.dtype) if bool(held.any()) else None
+
+    def _by_group(self, num_targets: int) -> Float[Tensor, "groups D m"]:
+        """Coefficients of groups of nodes, all of one size: of each graph, or of each node."""
+        found = [operator.coefficients[..., :num_targets] for operator in self.operators]
+        if not self.model.form.shared:
+            return torch.cat(found)
+        C, sizes = torch.stack(found), self.topology.splits
+        if not self.by_nodes or len(set(sizes)) == 1:
+            return C
+        return C.repeat_interleave(torch.tensor(sizes, device=C.device), dim=0)
+
+    def drive(self, inputs: Float[Tensor, "*batch nodes a"], fresh: Float[Tensor, "*batch #nodes 1"] | None) -> Drive:
+        inputs, going = nodes_first(inputs), self.model.going(fresh)
+        acting = self.model.acting_inputs(inputs)
+        X = self.model.input_regressors(acting, going, self.topology)
+        return Drive(inputs, acting, self._apply(X, self.from_inputs), going)
+
+    def move(self, psi: Float[Tensor, "nodes rows f"], drive: Drive) -> tuple[Tensor, Tensor]:
+        """(next state, next features)."""
+        model, free = self.model, len(self.model.free)
+        x = psi[..., : model.config.num_state]
+        y = self._apply(model.state_regressors(psi, drive.acting, self.topology), self.from_state)
+        y = drive.push + (y if drive.going is None else y * drive.going)
+        pushed = model.channelled(self.operators, x.movedim(0, -2), self.topology)
+        if pushed is not None:
+            y = torch.cat([y[..., :free] + pushed.movedim(-2, 0), y[..., free:]], dim=-1)
+        if self.moving is not None:
+            y = y * self.moving
+        following = self.motion(x, y[..., :free], drive.inputs)
+        return following, torch.cat([following, self.encode(following) if self.reproject else y[..., free:]], dim=-1)
+
+    def _apply(self, X: Float[Tensor, "nodes rows D"], C: Float[Tensor, "groups D m"]) -> Float[Tensor, "nodes rows m"]:
+        """C' x of every row under its group's operator."""
+        if self.by_nodes:
+            return torch.bmm(X.reshape(len(C), -1, X.shape[-1]), C).reshape(*X.shape[:-1], -1)
+        parts = X.unflatten(1, (len(C), -1)).transpose(0, 1)
+        return torch.bmm(parts.flatten(1, 2), C).reshape(*parts.shape[:-1], -1).transpose(0, 1).flatten(1, 2)
+
+    def __call__(
+        self,
+        psi: Float[Tensor, "*batch nodes f"],
+        inputs: Float[Tensor, "*batch nodes a"],
+        fresh: Float[Tensor, "*batch #nodes 1"] | None = None,
+    ) -> tuple[Float[Tensor, "*batch nodes c"], Float[Tensor, "*batch nodes f"]]:
+        """(next state, next features) of a batch."""
+        x, features = self.move(nodes_first(psi), self.drive(inputs, fresh))
+        batch = psi.shape[:-2]
+        return (
+            x.reshape(len(x), *batch, -1).movedim(0, -2),
+            features.reshape(len(x), *batch, -1).movedim(0, -2),
+        )

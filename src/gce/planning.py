@@ -125,7 +125,7 @@ class StateDynamics:
         o = model.normalise(torch.tensor(observations, dtype=torch.float64))
         if self.on == "observations":
             return o.flatten(1).numpy()
-        states = model.states(o.float()[:, None], o.new_zeros(len(o), 0, *self.controls.shape).float(), first=True)
+        states = model.states(o.float()[:, None], o.new_zeros(len(o), 0, *self.controls.shape).float())
         with torch.no_grad():
             return model.features(states[:, 0], self.system.topology).flatten(1).double().numpy()
 

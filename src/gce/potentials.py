@@ -27,8 +27,8 @@ class Potential(nn.Module):
 
     @abstractmethod
     def forward(
-        self, receivers: Float[Tensor, "*batch edges d"], senders: Float[Tensor, "*batch edges d"]
-    ) -> Float[Tensor, "*batch edges"]: ...
+        self, receivers: Float[Tensor, "edges *batch d"], senders: Float[Tensor, "edges *batch d"]
+    ) -> Float[Tensor, "edges ..."]: ...
 
 
 class _Scaled(Potential):
@@ -105,14 +105,14 @@ def make_potential(name: str, num_features: int, value: float = 1.0, learned: bo
 
 
 def gibbs_weights(
-    potential: Potential, features: Float[Tensor, "*batch nodes d"], topology: Topology
-) -> Float[Tensor, "*batch edges"]:
+    potential: Potential, features: Float[Tensor, "nodes *batch d"], topology: Topology
+) -> Float[Tensor, "edges ..."]:
     """alpha, one number an edge; those into a node add up to one."""
     return topology.softmax(potential(topology.received(features), topology.sent(features)))
 
 
 def mean_field(
-    weights: Float[Tensor, "*batch edges"], features: Float[Tensor, "*batch nodes d"], topology: Topology
-) -> Float[Tensor, "*batch nodes d"]:
+    weights: Float[Tensor, "edges ..."], features: Float[Tensor, "nodes *batch d"], topology: Topology
+) -> Float[Tensor, "nodes *batch d"]:
     """sum over j in E(i) of alpha_ij psi_j."""
     return topology.sum(weights.unsqueeze(-1) * topology.sent(features))

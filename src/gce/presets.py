@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from gce.config import ModelConfig
 from gce.errors import InputError
-from gce.model import ModelConfig
 from gce.training import find_kinematics
 from gce.trajectory import Dataset
 

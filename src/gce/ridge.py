@@ -39,11 +39,15 @@ class Moments:
 
 @dataclass(frozen=True)
 class Solution:
-    """coefficients C; residual: the mean of (Y - X C)'(Y - X C); condition: of the matrix that was inverted."""
+    """coefficients C; residual: the mean of (Y - X C)'(Y - X C); system: the matrix that was inverted."""
 
     coefficients: Float[Tensor, "*sets D m"]
     residual: Float[Tensor, "*sets m m"]
-    condition: Float[Tensor, "*sets"]
+    system: Float[Tensor, "*sets D D"]
+
+    @property
+    def condition(self) -> Float[Tensor, "*sets"]:
+        return condition_number(self.system)
 
 
 def solve(
@@ -67,10 +71,13 @@ def solve(
     C = torch.cholesky_solve(cross, _cholesky(system))
     square = moments.square / moments.rows
     residual = square - C.mT @ cross - cross.mT @ C + C.mT @ gram @ C
-    with torch.no_grad():
-        spectrum = torch.linalg.eigvalsh(system)
-        condition = spectrum[..., -1] / spectrum[..., 0].clamp_min(torch.finfo(torch.float64).tiny)
-    return Solution(C, (residual + residual.mT) / 2, condition)
+    return Solution(C, (residual + residual.mT) / 2, system)
+
+
+def condition_number(system: Float[Tensor, "*sets D D"]) -> Float[Tensor, "*sets"]:
+    """The largest eigenvalue over the smallest."""
+    spectrum = torch.linalg.eigvalsh(system.detach())
+    return spectrum[..., -1] / spectrum[..., 0].clamp_min(torch.finfo(torch.float64).tiny)
 
 
 def _cholesky(system: Tensor) -> Tensor:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-Step = Callable[[Tensor, Tensor, Tensor | None], tuple[Tensor, Tensor]]
-"""(features, inputs, fresh) -> (next state, next features)."""
+
+@runtime_checkable
+class Step(Protocol):
+    """What advances states: what acts on all steps is worked out at once, then one step is taken after another."""
+
+    def drive(self, inputs: Tensor, fresh: Tensor | None) -> Any: ...
+
+    def move(self, psi: Tensor, drive: Any) -> tuple[Tensor, Tensor]: ...
 
 
 def rollout(
@@ -19,8 +25,12 @@ def rollout(
     fresh: Float[Tensor, "*batch steps nodes 1"] | None = None,
 ) -> Float[Tensor, "*batch steps nodes c"]:
     """The states after each step."""
+    batch, steps = features.shape[:-2], inputs.shape[-3]
+    drive = step.drive(inputs, fresh)
+    psi = features.movedim(-2, 0).reshape(features.shape[-2], -1, features.shape[-1])
     states = []
-    for t in range(inputs.shape[-3]):
-        state, features = step(features, inputs[..., t, :, :], None if fresh is None else fresh[..., t, :, :])
+    for now in drive.by_step(steps):
+        state, psi = step.move(psi, now)
         states.append(state)
-    return torch.stack(states, dim=-3)
+    path = torch.stack(states)
+    return path.reshape(*path.shape[:2], *batch, path.shape[-1]).movedim((0, 1), (-3, -2))

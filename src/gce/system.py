@@ -13,8 +13,9 @@ from torch import Tensor
 
 from gce.errors import InputError
 from gce.graph import Graph
-from gce.model import Model, Sums
+from gce.model import Model
 from gce.operators import Operator
+from gce.regression import Sums
 from gce.rollout import rollout
 from gce.smoothing import noise_variance, smooth
 from gce.topology import Topology
@@ -184,10 +185,10 @@ class System:
         observation = torch.as_tensor(start, dtype=torch.float32)[None]
         nothing = torch.zeros(0, len(start), model.config.num_actions)
         if opening or before is None:
-            return model.states(observation, nothing, first=True)[0]
+            return model.states(observation, nothing)[0]
         earlier = model.normalise(torch.as_tensor(before[0], dtype=torch.float32))
         action = torch.as_tensor(before[1], dtype=torch.float32) / model.action_std
-        return model.states(observation, nothing, first=False, before=(earlier, action))[0]
+        return model.states(observation, nothing, (earlier, action))[0]
 
     def _roll(self, x: Tensor, inputs: Tensor, opening: bool, reproject: bool | None) -> Tensor:
         topology = self.topology
@@ -257,7 +258,7 @@ def collect(model: Model, episodes: Sequence[Episode], graph: Graph) -> tuple[Su
         with torch.no_grad():
             observations = model.merge(torch.as_tensor(clean, dtype=torch.float32), topology)
             inputs = model_inputs(model, episode.actions, episode.exogenous, graph)
-            x = model.states(observations, inputs[..., : c.num_actions], first=True)
+            x = model.states(observations, inputs[..., : c.num_actions])
             psi = model.features(x, topology)
             fresh = torch.zeros(episode.length, 1, 1)
             fresh[0] = 1.0

@@ -21,9 +21,10 @@ import torch
 from torch import Tensor
 
 from gce import checkpoint
+from gce.config import ModelConfig
 from gce.errors import InputError
 from gce.metrics import nrmse
-from gce.model import Model, ModelConfig
+from gce.model import Model
 from gce.rollout import rollout
 from gce.system import collect, fitted, model_inputs
 from gce.topology import Topology
@@ -62,16 +63,22 @@ class TrainingConfig:
 
 
 class SystemData:
-    """The episodes of one system as tensors: states [episodes, T+1, nodes, c] and inputs [episodes, T, nodes, a]."""
+    """The episodes of one system as tensors: states [episodes, T+1, nodes, c] and inputs [episodes, T, nodes, a].
+
+    kind: the same for systems on equal graphs, which may be worked on as one batch.
+    """
 
     def __init__(self, model: Model, episodes: Sequence[Episode]) -> None:
         self.graph = episodes[0].graph
+        # Vector channels want a union of graphs; forms without shared operators have one for each node.
+        alone = model.implicit is not None or not model.form.shared
+        self.kind = None if alone else checkpoint.fingerprint([self.graph])
         steps = min(episode.length for episode in episodes)
         seen = [torch.as_tensor(e.observations[: steps + 1], dtype=torch.float32) for e in episodes]
         self.inputs = torch.stack([model_inputs(model, e.actions, e.exogenous, e.graph)[:steps] for e in episodes])
         with torch.no_grad():
             actions = self.inputs[..., : model.config.num_actions]
-            self.states = model.states(model.normalise(torch.stack(seen)), actions, first=True)
+            self.states = model.states(model.normalise(torch.stack(seen)), actions)
 
     def __len__(self) -> int:
         return len(self.inputs)
@@ -127,7 +134,7 @@ def prepare(config: ModelConfig, data: Dataset, seed: int = 0, sample: int = 200
         model.encoder.inputs.unit_mean.copy_(model.observation_mean)
         model.encoder.inputs.unit_std.copy_(model.observation_std)
         systems = [SystemData(model, [part[k]]) for k in range(min(len(part), 100))]
-        model.encoder.inputs.set_units((system.states[0, ::4], system.topology) for system in systems)
+        model.encoder.inputs.set_units((system.states[0, ::4].transpose(0, 1), system.topology) for system in systems)
         model.held[:, : len(model.free)] = _held(model, systems)
         if model.implicit is not None:
             model.implicit.set_classes()
@@ -152,7 +159,10 @@ def _held(model: Model, systems: Sequence[SystemData]) -> Tensor:
 
 @dataclass(frozen=True)
 class Batch:
-    """Some systems joined: chunks to fit on and windows to predict, [stretches, steps, nodes of all systems, ...]."""
+    """Some systems joined: chunks to fit on and windows to predict, [systems, stretches, steps, nodes, ...].
+
+    Systems on equal graphs share the topology; others are one system, on the union of their graphs.
+    """
 
     topology: Topology
     fit_states: Tensor
@@ -166,6 +176,10 @@ class Batch:
 def draw_batch(systems: Sequence[SystemData], config: TrainingConfig, horizon: int, rng: np.random.Generator) -> Batch:
     """Chunks and windows at random; episodes that are fitted on are not predicted."""
     chosen = [systems[k] for k in rng.integers(0, len(systems), config.systems)]
+    alike = [system for system in systems if system.kind is not None and system.kind == chosen[0].kind]
+    shared = len(alike) >= config.systems
+    if shared:
+        chosen = [alike[k] for k in rng.permutation(len(alike))[: config.systems]]
     pieces: dict[str, list[Tensor]] = {name: [] for name in ("fs", "fi", "ff", "s", "i", "f")}
     for system in chosen:
         order = rng.permutation(len(system))
@@ -185,9 +199,9 @@ def draw_batch(systems: Sequence[SystemData], config: TrainingConfig, horizon: i
             pieces[names[1]].append(system.inputs[e, where[:, :-1]])
             nodes = system.graph.num_nodes
             pieces[names[2]].append((where[:, :-1] == 0).float()[..., None, None].expand(-1, -1, nodes, 1))
-    joined = {name: torch.cat(parts, dim=2) for name, parts in pieces.items()}
+    joined = {name: torch.stack(parts) if shared else torch.cat(parts, dim=2)[None] for name, parts in pieces.items()}
     return Batch(
-        Topology.of([system.graph for system in chosen]),
+        chosen[0].topology if shared else Topology.of([system.graph for system in chosen]),
         *(joined[name] for name in ("fs", "fi", "ff", "s", "i", "f")),
     )
 
@@ -195,20 +209,26 @@ def draw_batch(systems: Sequence[SystemData], config: TrainingConfig, horizon: i
 def loss_of(model: Model, batch: Batch, config: TrainingConfig, generator: torch.Generator) -> Tensor:
     """The prediction error of the windows, root mean square over nodes and coordinates, mean over steps and windows."""
     topology, d = batch.topology, model.config.num_observations
-    fit_states, x = batch.fit_states, batch.states[:, 0]
+    fit_states, start = batch.fit_states, batch.states[:, :, 0]
     if torch.rand((), generator=generator) < config.noise_share:
         level = config.noise * torch.rand((), generator=generator)
         # Adaptation smooths noise away for the most part, so the fit sees less of it than the first observation.
         fit_states = fit_states + 0.3 * level * _observation_noise(fit_states, d, generator)
-        x = x + level * _observation_noise(x, d, generator)
-    psi = model.features(fit_states, topology)
-    X = model.regressors(psi[:, :-1], batch.fit_inputs, topology, batch.fit_fresh)
-    Y = model.targets(fit_states[:, :-1], fit_states[:, 1:], psi[:, 1:])
-    Z = model.channels(fit_states[:, :-1], topology)
-    operators = [model.fit(sums, topology) for sums in model.sums(X, Y, topology, Z)]
-    step = model.stepper(operators, topology)
-    predicted = rollout(step, model.features(x, topology), batch.inputs, batch.fresh)
-    wrong = (predicted - batch.states[:, 1:])[..., :d].square().clamp(max=1e4)
+        start = start + level * _observation_noise(start, d, generator)
+    here, there = fit_states[:, :, :-1], fit_states[:, :, 1:]
+    if model.config.reproject:  # the free coordinates are all that is needed
+        psi = model.features(here, topology)
+        Y = (there - here)[..., model.free]
+    else:
+        along = model.features(fit_states, topology)
+        psi = along[:, :, :-1]
+        Y = model.targets(here, there, along[:, :, 1:])
+    X = model.regressors(psi, batch.fit_inputs, topology, batch.fit_fresh)
+    Z = model.channels(here, topology)
+    parts = zip(X, Y, [None] * len(X) if Z is None else Z, strict=True)
+    operators = [model.fit(sums, topology) for x, y, z in parts for sums in model.sums(x, y, topology, z)]
+    predicted = rollout(model.stepper(operators, topology), model.features(start, topology), batch.inputs, batch.fresh)
+    wrong = (predicted - batch.states[:, :, 1:])[..., :d].square().clamp(max=1e4)
     by_system = torch.stack([w.mean((-1, -2)) for w in wrong.split(topology.splits, dim=-2)])
     return (by_system + 1e-6).sqrt().mean()
 

@@ -40,9 +40,9 @@ def penalty(form, topology, ridge: float) -> torch.Tensor:
 def test_regressors_are_as_many_as_the_form_says(name, own_block):
     topology = Topology.of(mixed_graph())
     form = make_form(name, Shape(F, A, num_relations=3, num_node_types=2), own_block)
-    X = regressors(form, draws(5, 6, F), draws(5, 6, A, seed=1), topology)
-    assert X.shape == (5, 6, form.num_regressors(topology))
-    assert torch.equal(X[..., X.shape[-1] - form.num_constants(topology) :].sum(-1), torch.ones(5, 6).double())
+    X = regressors(form, draws(6, 5, F), draws(6, 5, A, seed=1), topology)
+    assert X.shape == (6, 5, form.num_regressors(topology))
+    assert torch.equal(X[..., X.shape[-1] - form.num_constants(topology) :].sum(-1), torch.ones(6, 5).double())
 
 
 @pytest.mark.parametrize("name", [name for name in FORMS if FORMS[name].controllable])
@@ -70,7 +70,7 @@ def test_literal_hom_mean_on_a_regular_graph_is_hom_with_another_ridge():
     """One relation, constant weights 1/d: the mean is the sum over d, so ridge on means is d^2 ridge on sums."""
     topology = Topology.of(Graph.from_edges(7, ring(7), undirected=True, self_type=0))
     degree, ridge, shape = 3, 0.05, Shape(F, A, 1, 1)
-    psi, actions, Y = draws(20, 7, F), draws(20, 7, A, seed=1), draws(20, 7, 2, seed=2)
+    psi, actions, Y = draws(7, 20, F), draws(7, 20, A, seed=1), draws(7, 20, 2, seed=2)
     mean, total = make_form("hom_mean", shape, own_block=False), make_form("hom", shape)
     even = gibbs_weights(make_potential("constant", F), psi, topology)
     X_mean, X_total = mean.regressors(psi, actions, even, topology), total.regressors(psi, actions, None, topology)
@@ -86,17 +86,17 @@ def test_literal_hom_mean_on_a_regular_graph_is_hom_with_another_ridge():
 def test_dense_on_one_node_is_ordinary_ridge():
     topology = Topology.of(Graph.from_edges(1, []))
     form = make_form("dense", Shape(F, A, 1, 1))
-    psi, actions, Y = draws(30, 1, F), draws(30, 1, A, seed=1), draws(30, 1, 2, seed=2)
+    psi, actions, Y = draws(1, 30, F), draws(1, 30, A, seed=1), draws(1, 30, 2, seed=2)
     (moments,) = form.moments(regressors(form, psi, actions, topology), Y, topology)
     found = solve(moments, penalty(form, topology, 0.1)).coefficients[0]
-    X = torch.cat([psi[:, 0], actions[:, 0], torch.ones(30, 1).double()], dim=1)
-    expected = solve(Moments.of(X, Y[:, 0]), torch.tensor([0.1] * (F + A) + [0.0]).double()).coefficients
+    X = torch.cat([psi[0], actions[0], torch.ones(30, 1).double()], dim=1)
+    expected = solve(Moments.of(X, Y[0]), torch.tensor([0.1] * (F + A) + [0.0]).double()).coefficients
     assert torch.allclose(found, expected, atol=1e-13)
 
 
 def test_the_tensor_form_without_actions_is_dense():
     topology, shape = Topology.of(mixed_graph()), Shape(F, 0, 3, 2)
-    psi, none = draws(5, 6, F), torch.zeros(5, 6, 0).double()
+    psi, none = draws(6, 5, F), torch.zeros(6, 5, 0).double()
     tensor, dense = make_form("tensor", shape), make_form("dense", shape)
     assert torch.equal(regressors(tensor, psi, none, topology), regressors(dense, psi, none, topology))
 
@@ -112,35 +112,35 @@ def test_the_tensor_form_at_one_action_is_affine_in_the_features():
 def test_relabelling_nodes_permutes_predictions(name):
     graph, order = mixed_graph(), np.array([3, 0, 5, 1, 4, 2])
     form = make_form(name, Shape(F, A, 3, 2))
-    psi, actions, Y = draws(40, 6, F), draws(40, 6, A, seed=1), draws(40, 6, 2, seed=2)
+    psi, actions, Y = draws(6, 40, F), draws(6, 40, A, seed=1), draws(6, 40, 2, seed=2)
 
     def predicted(graph: Graph, psi, actions, Y):
         topology = Topology.of(graph)
         X = regressors(form, psi, actions, topology)
         (moments,) = form.moments(X, Y, topology)
         C = solve(moments, penalty(form, topology, 0.01)).coefficients
-        return X @ C if C.ndim == 2 else torch.einsum("tnd,ndm->tnm", X, C)
+        return X @ C if C.ndim == 2 else torch.einsum("ntd,ndm->ntm", X, C)
 
-    here = predicted(graph.permute(order), psi[:, order], actions[:, order], Y[:, order])
-    assert torch.allclose(here, predicted(graph, psi, actions, Y)[:, order], atol=1e-10)
+    here = predicted(graph.permute(order), psi[order], actions[order], Y[order])
+    assert torch.allclose(here, predicted(graph, psi, actions, Y)[order], atol=1e-10)
 
 
 @pytest.mark.parametrize("name", FORMS)
 def test_a_union_of_graphs_has_the_sums_of_each(name):
     graphs = [mixed_graph(5, 1), mixed_graph(7, 2)]
     form, union = make_form(name, Shape(F, A, 3, 2)), Topology.of(graphs)
-    psi, actions, Y = draws(40, 12, F), draws(40, 12, A, seed=1), draws(40, 12, 2, seed=2)
+    psi, actions, Y = draws(12, 40, F), draws(12, 40, A, seed=1), draws(12, 40, 2, seed=2)
     X = regressors(form, psi, actions, union)
     for k, (graph, part) in enumerate(zip(graphs, (slice(0, 5), slice(5, 12)), strict=True)):
         alone = Topology.of(graph)
-        X_alone = regressors(form, psi[:, part], actions[:, part], alone)
+        X_alone = regressors(form, psi[part], actions[part], alone)
         fits = []
         for topology, rows, moments in (
-            (union, X[:, part], form.moments(X, Y, union)[k]),
-            (alone, X_alone, form.moments(X_alone, Y[:, part], alone)[0]),
+            (union, X[part], form.moments(X, Y, union)[k]),
+            (alone, X_alone, form.moments(X_alone, Y[part], alone)[0]),
         ):
             C = solve(moments, penalty(form, topology, 0.01)).coefficients
-            fits.append(rows @ C if C.ndim == 2 else torch.einsum("tnd,ndm->tnm", rows, C))
+            fits.append(rows @ C if C.ndim == 2 else torch.einsum("ntd,ndm->ntm", rows, C))
         assert torch.allclose(*fits, atol=1e-10)
 
 

@@ -77,26 +77,26 @@ class Chain:
 
     def draw_inputs(
         self, count: int, rng: np.random.Generator
-    ) -> tuple[Int[Tensor, "count nodes"], Int[Tensor, "count nodes"]]:
+    ) -> tuple[Int[Tensor, "nodes count"], Int[Tensor, "nodes count"]]:
         shape = (count, NODES)
-        return torch.as_tensor(rng.integers(0, STATES, shape)), torch.as_tensor(rng.integers(0, ACTIONS, shape))
+        return torch.as_tensor(rng.integers(0, STATES, shape)).T, torch.as_tensor(rng.integers(0, ACTIONS, shape)).T
 
     def embedding(
-        self, states: Int[Tensor, "count nodes"], actions: Int[Tensor, "count nodes"]
-    ) -> Float[Tensor, "count nodes states"]:
+        self, states: Int[Tensor, "nodes count"], actions: Int[Tensor, "nodes count"]
+    ) -> Float[Tensor, "nodes count states"]:
         """The true conditional embedding: the distribution of each node's next state."""
         t = self.topology
-        h, a = states[:, t.senders], actions[:, t.senders]
-        edge = torch.arange(t.num_edges).expand_as(h)
+        h, a = states[t.senders], actions[t.senders]
+        edge = torch.arange(t.num_edges)[:, None].expand_as(h)
         if self.form == "tensor":
             return t.sum(self.joint[edge, h, a]) / 3
         history = t.sum(self._weights(states).unsqueeze(-1) * self.kernels[edge, h])
         return HISTORY_SHARE * history + (1 - HISTORY_SHARE) * t.sum(self.pushes[edge, a]) / 3
 
-    def _weights(self, states: Int[Tensor, "count nodes"]) -> Float[Tensor, "count edges"]:
+    def _weights(self, states: Int[Tensor, "nodes count"]) -> Float[Tensor, "edges count"]:
         if self.form == "hom_mean":
             return gibbs_weights(self.potential, one_hot(states, STATES), self.topology)
-        return torch.full((len(states), self.topology.num_edges), 1 / 3, dtype=torch.float64)
+        return torch.full((self.topology.num_edges, states.shape[1]), 1 / 3, dtype=torch.float64)
 
     def make_form(self) -> Form:
         # The tensor form builds [1, a] itself: the first action is its 1.
@@ -140,16 +140,22 @@ def measure(form_name: str, samples: Sequence[int] = SAMPLES, seeds: int = 5, pr
         for k, count in enumerate(samples):
             states, actions = chain.draw_inputs(count, rng)
             distribution = chain.embedding(states, actions)
-            drawn = torch.multinomial(
-                distribution.flatten(0, 1), 1, generator=torch.Generator().manual_seed(seed * 1000 + k)
-            ).reshape(count, NODES)
+            drawn = (
+                torch.multinomial(
+                    distribution.transpose(0, 1).flatten(0, 1),
+                    1,
+                    generator=torch.Generator().manual_seed(seed * 1000 + k),
+                )
+                .reshape(count, NODES)
+                .T
+            )
             X = chain.regressors(form, states, actions)
             (moments,) = form.moments(X, one_hot(drawn, STATES), chain.topology)
             ridge = 0.1 / math.sqrt(count)
             penalty = torch.full((X.shape[-1],), ridge, dtype=torch.float64)
             solution = solve(moments, penalty)
             C = solution.coefficients
-            predicted = X_probe @ C if C.ndim == 2 else torch.einsum("cnd,ndm->cnm", X_probe, C)
+            predicted = X_probe @ C if C.ndim == 2 else torch.einsum("ncd,ndm->ncm", X_probe, C)
             squares[k] += np.square(mmd(predicted.numpy(), truth.numpy())).mean() / seeds
             bounds[k] += paper_bound(moments.gram / moments.rows, moments.rows, ridge) / seeds
     return Curve(form_name, tuple(samples), tuple(np.sqrt(squares).tolist()), tuple(bounds.tolist()))

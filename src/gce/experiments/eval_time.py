@@ -44,7 +44,7 @@ def measure(form_name: str, side: int, steps: int = STEPS, repeats: int = 3) -> 
     D = form.num_regressors(topology)
     shape = (D, FEATURES) if form.shared else (topology.num_nodes, D, FEATURES)
     C = torch.randn(shape, generator=generator) * 0.1 / D
-    operator = Operator(form, C, torch.zeros(FEATURES, FEATURES), torch.ones(()), 0.0, 1)
+    operator = Operator(form, C, torch.zeros(FEATURES, FEATURES), torch.eye(1)[None], 0.0, 1)
     potential = Gaussian(1.0, learned=False)
     start = torch.randn(topology.num_nodes, FEATURES, generator=generator)
     actions = torch.randn(steps, topology.num_nodes, ACTIONS, generator=generator)

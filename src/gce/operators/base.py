@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from gce.ridge import Moments
+from gce.ridge import Moments, condition_number
 from gce.topology import Topology
 
 
@@ -53,22 +53,47 @@ class Form(ABC):
         """How many of the first regressors are of the history; the rest are of the action, then the constant."""
 
     @abstractmethod
+    def state_regressors(
+        self,
+        features: Float[Tensor, "nodes *batch features"],
+        actions: Float[Tensor, "nodes *batch action"],
+        weights: Float[Tensor, "edges ..."] | None,
+        topology: Topology,
+    ) -> Float[Tensor, "nodes *batch columns"]:
+        """Those of the history; only a form that entangles both looks at the actions."""
+
+    @abstractmethod
+    def action_regressors(
+        self, actions: Float[Tensor, "nodes *batch action"], topology: Topology
+    ) -> Float[Tensor, "nodes *batch columns"]:
+        """Those of the actions alone."""
+
+    def constants(self, like: Float[Tensor, "nodes *batch d"], topology: Topology) -> Float[Tensor, "nodes *batch k"]:
+        """A constant for each node type where all nodes share an operator, otherwise one."""
+        if not self.shared:
+            return like.new_ones((*like.shape[:-1], 1))
+        ones = torch.nn.functional.one_hot(topology.node_type, self.shape.num_node_types).to(like.dtype)
+        return ones.reshape(len(ones), *[1] * (like.ndim - 2), -1).expand(*like.shape[:-1], -1)
+
     def regressors(
         self,
-        features: Float[Tensor, "*batch nodes features"],
-        actions: Float[Tensor, "*batch nodes action"],
-        weights: Float[Tensor, "*batch edges"] | None,
+        features: Float[Tensor, "nodes *batch features"],
+        actions: Float[Tensor, "nodes *batch action"],
+        weights: Float[Tensor, "edges ..."] | None,
         topology: Topology,
-    ) -> Float[Tensor, "*batch nodes regressors"]: ...
+    ) -> Float[Tensor, "nodes *batch regressors"]:
+        """All of them: history, actions, constants."""
+        parts = self.state_regressors(features, actions, weights, topology), self.action_regressors(actions, topology)
+        return torch.cat([*parts, self.constants(features, topology)], dim=-1)
 
     def moments(
-        self, X: Float[Tensor, "*batch nodes D"], Y: Float[Tensor, "*batch nodes m"], topology: Topology
+        self, X: Float[Tensor, "nodes *batch D"], Y: Float[Tensor, "nodes *batch m"], topology: Topology
     ) -> list[Moments]:
         """The sums of each graph of a union, or of each of its nodes where nodes have their own operators."""
-        graphs = zip(X.split(topology.splits, dim=-2), Y.split(topology.splits, dim=-2), strict=True)
+        graphs = zip(X.split(topology.splits), Y.split(topology.splits), strict=True)
         if self.shared:
             return [Moments.of(x.flatten(0, -2), y.flatten(0, -2)) for x, y in graphs]
-        return [Moments.of(x.flatten(0, -3).transpose(0, 1), y.flatten(0, -3).transpose(0, 1)) for x, y in graphs]
+        return [Moments.of(x.flatten(1, -2), y.flatten(1, -2)) for x, y in graphs]
 
     def num_constants(self, topology: Topology) -> int:
         """How many of the last regressors are constants, which no ridge penalises."""
@@ -81,21 +106,27 @@ class Operator:
 
     coefficients: C, [regressors, targets], with a first axis of nodes where nodes have their own.
     channels: coefficients of the model's vector channels, where it has them.
-    residual: covariance of what one step leaves unexplained; condition: of the matrix inverted; rows: samples used.
+    residual: covariance of what one step leaves unexplained; system: the matrices that were inverted, one for each set
+        of targets with rows of its own; rows: samples used.
     """
 
     form: Form
     coefficients: Float[Tensor, "*nodes D m"]
     residual: Float[Tensor, "*nodes m m"]
-    condition: Float[Tensor, "*nodes"]
+    system: Float[Tensor, "sets *nodes D D"]
     ridge: float
     rows: int
     channels: Float[Tensor, " k"] | None = None
 
-    def apply(self, X: Float[Tensor, "*batch nodes D"]) -> Float[Tensor, "*batch nodes m"]:
+    @property
+    def condition(self) -> Float[Tensor, "*nodes"]:
+        """Of the worst of the matrices inverted."""
+        return condition_number(self.system).amax(0)
+
+    def apply(self, X: Float[Tensor, "nodes *batch D"]) -> Float[Tensor, "nodes *batch m"]:
         """C' x of every node."""
         C = self.coefficients.to(X.dtype)
-        return X @ C if C.ndim == 2 else torch.einsum("...nd,ndm->...nm", X, C)
+        return X @ C if C.ndim == 2 else torch.einsum("n...d,ndm->n...m", X, C)
 
 
 @torch.no_grad()
@@ -124,27 +155,22 @@ def residual_by_target(
 
 
 def relation_sums(
-    values: Float[Tensor, "*batch nodes d"], topology: Topology, num_relations: int
-) -> Float[Tensor, "*batch nodes columns"]:
+    values: Float[Tensor, "nodes *batch d"], topology: Topology, num_relations: int
+) -> Float[Tensor, "nodes *batch columns"]:
     """Columns r*d to (r+1)*d: the sum of the values of the neighbours in relation r."""
     place = topology.receivers * num_relations + topology.edge_type
-    size = topology.num_nodes * num_relations
-    sums = values.new_zeros((*values.shape[:-2], size, values.shape[-1]))
-    sums = sums.index_add(-2, place, topology.sent(values))
-    return sums.reshape(*values.shape[:-1], num_relations * values.shape[-1])
+    return _table(topology.sent(values), place, topology.num_nodes, num_relations)
 
 
-def slot_table(values: Float[Tensor, "*batch edges d"], topology: Topology) -> Float[Tensor, "*batch nodes columns"]:
+def slot_table(values: Float[Tensor, "edges *batch d"], topology: Topology) -> Float[Tensor, "nodes *batch columns"]:
     """Columns k*d to (k+1)*d: what the k-th edge into each node brings, 0 where there are fewer edges."""
     place = topology.receivers * topology.max_degree + topology.slots
-    table = values.new_zeros((*values.shape[:-2], topology.num_nodes * topology.max_degree, values.shape[-1]))
-    table = table.index_add(-2, place, values)
-    return table.reshape(*values.shape[:-2], topology.num_nodes, topology.max_degree * values.shape[-1])
+    return _table(values, place, topology.num_nodes, topology.max_degree)
 
 
-def type_constants(
-    like: Float[Tensor, "*batch nodes d"], topology: Topology, num_node_types: int
-) -> Float[Tensor, "*batch nodes types"]:
-    """A constant for each node type: 1 at nodes of that type."""
-    constants = torch.nn.functional.one_hot(topology.node_type, num_node_types).to(like.dtype)
-    return constants.expand(*like.shape[:-1], num_node_types)
+def _table(
+    values: Float[Tensor, "edges *batch d"], place: Int[Tensor, " edges"], nodes: int, width: int
+) -> Float[Tensor, "nodes *batch columns"]:
+    """Values added up at places of a table with `width` of them a node, each of d columns."""
+    table = values.new_zeros((nodes * width, *values.shape[1:])).index_add(0, place, values)
+    return table.unflatten(0, (nodes, width)).movedim(1, -2).flatten(-2)

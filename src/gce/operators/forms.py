@@ -11,7 +11,6 @@ from gce.operators.base import (
     Shape,
     relation_sums,
     slot_table,
-    type_constants,
 )
 from gce.potentials import mean_field
 from gce.topology import Topology
@@ -35,11 +34,13 @@ class TensorForm(Form):
     def num_state_regressors(self, topology: Topology) -> int:
         return self.num_regressors(topology) - 1
 
-    def regressors(self, features: Tensor, actions: Tensor, weights: Tensor | None, topology: Topology) -> Tensor:
-        one = torch.ones_like(features[..., :1])
-        action_features = torch.cat([one, actions], dim=-1)
+    def state_regressors(self, features: Tensor, actions: Tensor, weights: Tensor | None, topology: Topology) -> Tensor:
+        action_features = torch.cat([torch.ones_like(features[..., :1]), actions], dim=-1)
         product = (features.unsqueeze(-1) * action_features.unsqueeze(-2)).flatten(-2)
-        return torch.cat([slot_table(topology.sent(product), topology), one], dim=-1)
+        return slot_table(topology.sent(product), topology)
+
+    def action_regressors(self, actions: Tensor, topology: Topology) -> Tensor:
+        return actions[..., :0]
 
 
 class DenseForm(Form):
@@ -53,15 +54,11 @@ class DenseForm(Form):
     def num_state_regressors(self, topology: Topology) -> int:
         return topology.max_degree * self.shape.num_features
 
-    def regressors(self, features: Tensor, actions: Tensor, weights: Tensor | None, topology: Topology) -> Tensor:
-        return torch.cat(
-            [
-                slot_table(topology.sent(features), topology),
-                slot_table(topology.sent(actions), topology),
-                torch.ones_like(features[..., :1]),
-            ],
-            dim=-1,
-        )
+    def state_regressors(self, features: Tensor, actions: Tensor, weights: Tensor | None, topology: Topology) -> Tensor:
+        return slot_table(topology.sent(features), topology)
+
+    def action_regressors(self, actions: Tensor, topology: Topology) -> Tensor:
+        return slot_table(topology.sent(actions), topology)
 
 
 class HomForm(Form):
@@ -79,16 +76,11 @@ class HomForm(Form):
     def num_state_regressors(self, topology: Topology) -> int:
         return self.shape.num_relations * self.shape.num_features
 
-    def regressors(self, features: Tensor, actions: Tensor, weights: Tensor | None, topology: Topology) -> Tensor:
-        s = self.shape
-        return torch.cat(
-            [
-                relation_sums(features, topology, s.num_relations),
-                relation_sums(actions, topology, s.num_relations),
-                type_constants(features, topology, s.num_node_types),
-            ],
-            dim=-1,
-        )
+    def state_regressors(self, features: Tensor, actions: Tensor, weights: Tensor | None, topology: Topology) -> Tensor:
+        return relation_sums(features, topology, self.shape.num_relations)
+
+    def action_regressors(self, actions: Tensor, topology: Topology) -> Tensor:
+        return relation_sums(actions, topology, self.shape.num_relations)
 
 
 class HomMeanForm(Form):
@@ -110,19 +102,14 @@ class HomMeanForm(Form):
     def num_state_regressors(self, topology: Topology) -> int:
         return self.shape.num_features * (2 if self.own_block else 1)
 
-    def regressors(self, features: Tensor, actions: Tensor, weights: Tensor | None, topology: Topology) -> Tensor:
+    def state_regressors(self, features: Tensor, actions: Tensor, weights: Tensor | None, topology: Topology) -> Tensor:
         if weights is None:
             raise ValueError("hom_mean needs the Gibbs weights")
-        s = self.shape
-        return torch.cat(
-            [
-                *([features] if self.own_block else []),
-                mean_field(weights, features, topology),
-                relation_sums(actions, topology, s.num_relations),
-                type_constants(features, topology, s.num_node_types),
-            ],
-            dim=-1,
-        )
+        field = mean_field(weights, features, topology)
+        return torch.cat([features, field], dim=-1) if self.own_block else field
+
+    def action_regressors(self, actions: Tensor, topology: Topology) -> Tensor:
+        return relation_sums(actions, topology, self.shape.num_relations)
 
 
 FORMS: dict[str, type[Form]] = {form.name: form for form in (TensorForm, DenseForm, HomForm, HomMeanForm)}

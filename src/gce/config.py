@@ -1,0 +1,78 @@
+"""What decides a model's shape."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gce.inputs import Points, place_coordinates
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """Everything that decides a model's shape; JSON values.
+
+    kinematics: (position, velocity) pairs of coordinates with v_t = (p_t - p_{t-1}) / dt.
+    fresh_start: whether the first step of an episode is free of all but the action (a simulator that has not
+        computed any force yet); rest_start: whether episodes open with velocities of zero.
+    history: 1 or 2 observations in the state; previous_action: whether the state holds it; late_action: whether an
+        action shows only through it, one step late.
+    points: the coordinates (x, y, vx, vy) of each point of a node, for observations that are points in the plane.
+    conservative: features are net flows. implicit: vector channels of stiffly coupled points stand beside phi, and the
+        operator explains what they leave; drag: with channels of a medium's resistance. With conservative or implicit
+        features the operator acts on phi alone, not on x.
+    reproject: whether rollouts take the features of each predicted state anew; otherwise they stay in feature space.
+    """
+
+    num_observations: int
+    num_actions: int
+    num_relations: int
+    num_node_types: int
+    num_node_attributes: int = 0
+    num_edge_attributes: int = 0
+    num_exogenous: int = 0
+    world: str | None = None
+    dt: float = 1.0
+    kinematics: tuple[tuple[int, int], ...] = ()
+    fresh_start: bool = False
+    rest_start: bool = False
+    history: int = 1
+    previous_action: bool = False
+    late_action: bool = False
+    points: Points = ()
+    conservative: bool = False
+    implicit: bool = False
+    drag: bool = False
+    form: str = "hom_mean"
+    own_block: bool = True
+    potential: str = "gaussian"
+    potential_value: float = 2.0
+    potential_learned: bool = True
+    features: int = 32
+    linear_features: int = 8
+    node_width: int = 64
+    edge_width: int = 32
+    rounds: int = 2
+    bound: float = 5.0
+    ridge: float = 1e-4
+    reproject: bool = True
+
+    @property
+    def num_state(self) -> int:
+        return self.history * self.num_observations + self.previous_action * self.num_actions
+
+    @property
+    def num_phi(self) -> int:
+        return self.features + self.linear_features
+
+    @property
+    def num_inputs(self) -> int:
+        """Columns that act on a step: actions, then exogenous inputs."""
+        return self.num_actions + self.num_exogenous
+
+    @property
+    def regressed_state(self) -> list[int]:
+        """The coordinates of x that the operator acts on beside phi: all but places in the plane."""
+        if self.conservative or self.implicit:
+            return []
+        places = place_coordinates(self.points, self.num_observations, self.history)
+        return [c for c in range(self.num_state) if c not in places]

@@ -1,0 +1,165 @@
+"""The regression that an operator comes from: sums over episodes, and the fit in closed form.
+
+Targets that are held at nodes of some types (a mass on a rail keeps its height) have sums of their own, without these
+nodes' rows. Vector channels Z, where a model has them, are fitted first, one coefficient each; the form's regressors
+X explain what they leave.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from gce.operators import Form, Operator, residual_by_target
+from gce.ridge import Moments, solve
+from gce.topology import Topology
+
+CHANNEL_RIDGE = 1e-6
+
+
+@dataclass(frozen=True)
+class FieldSums:
+    """Sums over rows of vector channels Z for each free coordinate: Z'Z, Z'y, and X'Z with the form's regressors."""
+
+    gram: Float[Tensor, "free k k"]
+    cross: Float[Tensor, "free k"]
+    mixed: Float[Tensor, "*nodes D free k"]
+
+    def __add__(self, other: FieldSums) -> FieldSums:
+        return FieldSums(self.gram + other.gram, self.cross + other.cross, self.mixed + other.mixed)
+
+    def left(self, square: Float[Tensor, "*sets m m"], channels: Float[Tensor, " k"]) -> Float[Tensor, "*sets m m"]:
+        """Y'Y of what the channels leave of the free coordinates; how these vary together is not followed."""
+        free = len(self.gram)
+        kept = torch.einsum("k,fkl,l->f", channels, self.gram, channels) - 2 * self.cross @ channels
+        square = square.clone()
+        alone = torch.diagonal(square, dim1=-2, dim2=-1)[..., :free] + kept
+        square[..., :free, :] = square[..., :, :free] = 0
+        square[..., range(free), range(free)] = alone
+        return square
+
+
+@dataclass(frozen=True)
+class Sums:
+    """All that episodes contribute to the operator of their system; they add up."""
+
+    moments: Moments
+    fields: FieldSums | None = None
+
+    def __add__(self, other: Sums) -> Sums:
+        fields = None if self.fields is None or other.fields is None else self.fields + other.fields
+        return Sums(self.moments + other.moments, fields)
+
+
+@dataclass(frozen=True, eq=False)
+class Regression:
+    """Sums and fits for targets, the free coordinates first.
+
+    held: whether a target never moves at nodes of a type.
+    """
+
+    form: Form
+    held: Bool[Tensor, "types m"]
+    num_free: int
+
+    def sums(
+        self,
+        X: Float[Tensor, "nodes batch D"],
+        Y: Float[Tensor, "nodes batch m"],
+        topology: Topology,
+        Z: Float[Tensor, "nodes batch free k"] | None = None,
+    ) -> list[Sums]:
+        """The sums of each graph."""
+        moments = [self._moments(*graph) for graph in self._graphs(X, Y, topology)]
+        if Z is None:
+            return [Sums(m) for m in moments]
+        moving = (~self.held[topology.node_type][:, : self.num_free]).to(X.dtype).unsqueeze(1)
+        parts = zip(
+            X.split(topology.splits),
+            (Y[..., : self.num_free] * moving).split(topology.splits),
+            (Z * moving.unsqueeze(-1)).split(topology.splits),
+            strict=True,
+        )
+        return [Sums(m, self._fields(*part)) for m, part in zip(moments, parts, strict=True)]
+
+    def _graphs(self, X: Tensor, Y: Tensor, topology: Topology) -> list[tuple[Tensor, Tensor, Tensor]]:
+        """(X, Y, node types) of each graph, in double precision."""
+        X, Y = X.double(), Y.double()
+        parts = (X.split(topology.splits), Y.split(topology.splits), topology.node_type.split(topology.splits))
+        return list(zip(*parts, strict=True))
+
+    def _moments(self, X: Tensor, Y: Tensor, node_type: Int[Tensor, " nodes"]) -> Moments:
+        """The sums for each pattern of held targets, one after another."""
+        patterns = self.patterns[0]
+        rows = X.shape[1] * (len(X) if self.form.shared else 1)
+        if not self.form.shared:
+            keep = (~patterns[:, node_type]).to(X.dtype)[..., None, None]
+            each = Moments.of(X, Y)
+            return Moments(keep * each.gram, keep * each.cross, keep * each.square, rows)
+        # Nodes of types that hold the same targets add up once; a pattern then takes those that move.
+        types, which = torch.unique(patterns.T, dim=0, return_inverse=True)
+        found = []
+        for k in range(len(types)):
+            mine = (which[node_type] == k).nonzero().squeeze(1)
+            found.append(Moments.of(X[mine].flatten(0, 1), Y[mine].flatten(0, 1)))
+        keep = (~types.T).to(X.dtype)
+        gram, cross, square = (
+            torch.tensordot(keep, torch.stack([getattr(m, name) for m in found]), 1)
+            for name in ("gram", "cross", "square")
+        )
+        return Moments(gram, cross, square, rows)
+
+    def _fields(self, X: Tensor, Y: Tensor, Z: Tensor) -> FieldSums:
+        x, y, z = X.double(), Y.double(), Z.double()
+        if self.form.shared:
+            x, y, z = (part.flatten(0, 1).unsqueeze(0) for part in (x, y, z))
+        mixed = (x.mT @ z.flatten(2)).unflatten(2, z.shape[2:])
+        by_coordinate = z.flatten(0, 1).transpose(0, 1)
+        cross = (by_coordinate.mT @ y.flatten(0, 1).T.unsqueeze(-1)).squeeze(-1)
+        gram = by_coordinate.mT @ by_coordinate
+        return FieldSums(gram, cross, mixed[0] if self.form.shared else mixed)
+
+    @property
+    def patterns(self) -> tuple[Bool[Tensor, "patterns types"], Int[Tensor, " m"]]:
+        """The different columns of `held`, and which of them each target has."""
+        return torch.unique(self.held.T, dim=0, return_inverse=True)
+
+    def fit(self, sums: Sums, topology: Topology, ridge: float, joint: bool = True) -> Operator:
+        """The operator of one system, in closed form.
+
+        joint: history and action in one regression; otherwise separately, as in the paper's appendix.
+        """
+        moments, channels = sums.moments, None
+        expected = self.form.num_regressors(topology)
+        if moments.gram.shape[-1] != expected:
+            raise ValueError(f"the sums are of {moments.gram.shape[-1]} regressors, the form has {expected}")
+        num_targets = moments.cross.shape[-1]
+        if sums.fields is not None:
+            channels = _fit_channels(sums.fields, moments.rows)
+            explained = torch.nn.functional.pad(sums.fields.mixed @ channels, (0, num_targets - self.num_free))
+            square = sums.fields.left(moments.square, channels)
+            moments = replace(moments, cross=moments.cross - explained, square=square)
+        D = moments.gram.shape[-1]
+        penalty = torch.full((D,), ridge, dtype=torch.float64)
+        penalty[D - self.form.num_constants(topology) :] = 0
+        solution = solve(moments, penalty, None if joint else self.form.num_state_regressors(topology))
+        patterns, which = self.patterns
+        targets = torch.arange(num_targets)
+        moving = (~patterns[:, topology.node_type]).double().mean(-1)
+        shares = moving if self.form.shared else torch.ones_like(moving)
+        alone = 0 if channels is None else self.num_free  # how what channels leave varies together is not followed
+        residual = residual_by_target(solution.residual, which, shares, alone)
+        coefficients = solution.coefficients[which, ..., targets].movedim(0, -1)
+        return Operator(self.form, coefficients, residual, solution.system, ridge, moments.rows, channels)
+
+
+def _fit_channels(fields: FieldSums, rows: int) -> Float[Tensor, " k"]:
+    """One regression over all rows and coordinates, each channel in units of its own size."""
+    gram, cross = fields.gram.sum(0), fields.cross.sum(0)
+    size = torch.diagonal(gram).div(rows).clamp_min(1e-12).sqrt()
+    gram, cross = gram / size[:, None] / size, (cross / size)[:, None]
+    solution = solve(Moments(gram, cross, cross.new_zeros(1, 1), rows), torch.full_like(size, CHANNEL_RIDGE))
+    return solution.coefficients[:, 0] / size
