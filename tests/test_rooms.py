@@ -49,6 +49,7 @@ MAY_IMPORT = {
     "checkpoint": {"errors", "graph"},
     "implicit_slopes": {"implicit", "topology"},
     "control": {"errors"},
+    "feature_dynamics": {"control", "errors", "operators", "potentials", "system", "topology"},
     "body_step": {"implicit", "topology"},
     "feature_dynamics": {"control", "errors", "operators", "potentials", "system", "topology"},
     "planning": {"body_step", "control", "errors", "implicit_slopes", "model", "rollout", "system", "topology"},

@@ -14,7 +14,7 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Float
 
-from gce.control.tracking import DensePath, Tracking, rows
+from gce.control.tracking import DensePath, Tracking, dense, rows
 
 STATUS = {1: "solved", -1: "iteration limit", -2: "infeasible", -3: "unbounded", -8: "numerical trouble"}
 
@@ -28,11 +28,12 @@ def solve_qp(problem: Tracking, tolerance: float = 1e-9) -> tuple[Float[np.ndarr
         raise TypeError("the condensed program needs a dense path")
     M, _, n = path.B.shape
     still = path.forward(np.zeros((M, n)))
-    weighed = problem.E.any((1, 2))
-    Y = path.responses(problem.E)[weighed].reshape(-1, M * n)
+    E = dense(problem.E, M)
+    weighed = E.any((1, 2))
+    Y = path.responses(E)[weighed].reshape(-1, M * n)
     H = Y.T @ Y
     H[np.diag_indices(M * n)] += np.square(problem.w).reshape(-1)
-    miss = (rows(problem.E, still) - problem.e)[weighed].reshape(-1)
+    miss = (rows(E, still) - problem.e)[weighed].reshape(-1)
     g = Y.T @ miss - (problem.w * problem.v).reshape(-1)
     low, high = limits.low.reshape(-1), limits.high.reshape(-1)
     blocks, bottoms, tops = [], [], []
@@ -44,7 +45,7 @@ def solve_qp(problem: Tracking, tolerance: float = 1e-9) -> tuple[Float[np.ndarr
         blocks, bottoms, tops = [difference], [first - reach], [first + reach]
     slack = 0
     if problem.soft is not None:
-        S = path.responses(problem.soft.S).reshape(-1, M * n)
+        S = path.responses(dense(problem.soft.S, M)).reshape(-1, M * n)
         slack = len(S)
         at = rows(problem.soft.S, still).reshape(-1)
         blocks.append(S)

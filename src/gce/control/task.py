@@ -13,7 +13,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from jaxtyping import Float
 
-from gce.control.tracking import DensePath, Limits, Path, Soft, Tracking
+from gce.control.tracking import DensePath, Limits, Path, Rows, Selection, Soft, Tracking, dense, rows
 
 Array = np.ndarray
 
@@ -32,7 +32,7 @@ class Dynamics(Protocol):
 
     def outputs(self, x: Float[Array, "*batch s"]) -> Float[Array, "*batch p"]: ...
 
-    def output_slopes(self, x: Float[Array, "M s"]) -> Float[Array, "T p s"]:
+    def output_slopes(self, x: Float[Array, "M s"]) -> Float[Array, "T p s"] | Selection:
         """dy/dx at each step; one matrix for all (T = 1) where outputs are linear."""
         ...
 
@@ -85,21 +85,26 @@ class Task:
         """The quadratic problem at a path; damping: a cost on leaving u, to be trusted less far."""
         D = dynamics.output_slopes(x)
         # y is y(x) + D (dx): the rows are D x, what they should be is shifted by what D x is now.
-        here = np.matmul(D, x[..., None])[..., 0]
+        here = rows(D, x)
         y = dynamics.outputs(x)
         target = self.goal - y + here
-        if self.W.ndim == 2:
-            E, e = self.W[..., None] * D, self.W * target
-        else:
-            E, e = self.W @ D, np.einsum("trp,tp->tr", self.W, target)
+        E = weighed(self.W, D)
+        e = self.W * target if self.W.ndim == 2 else np.einsum("trp,tp->tr", self.W, target)
         w = np.sqrt(np.square(self.w) + damping)
         soft = None
         if self.soft_low is not None and self.soft_high is not None:
             scale = np.sqrt(self.soft_weight)
-            S = np.broadcast_to(scale * D, (len(x), *D.shape[1:]))
+            S = weighed(np.full((len(x), D.shape[1]), scale), D)
             shift = scale * (here - y)
             soft = Soft(S, scale * self.soft_low + shift, scale * self.soft_high + shift)
         return Tracking(dynamics.path(x0, x, u), E, e, w, damping * u / np.where(w > 0, w, 1), self.limits, soft)
+
+
+def weighed(W: Float[Array, "M p"] | Float[Array, "M r p"], D: Rows) -> Rows:
+    """W D at each step; without a matrix where neither is one."""
+    if W.ndim == 3:
+        return W @ dense(D, len(W))
+    return D.weighed(W) if isinstance(D, Selection) else W[..., None] * D
 
 
 def dense_path(

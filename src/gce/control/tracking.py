@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 Array = np.ndarray
 
@@ -75,6 +75,34 @@ class DensePath:
 
 
 @dataclass(frozen=True)
+class Selection:
+    """Rows that weigh one coordinate each, (E_t x)_k = weight_tk x_index_k: on large graphs E is never a matrix.
+
+    index: all different; weight: one step serves all; size: of x.
+    """
+
+    index: Int[Array, " m"]
+    weight: Float[Array, "T m"]
+    size: int
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        return (*self.weight.shape, self.size)
+
+    def weighed(self, W: Float[Array, "M m"]) -> Selection:
+        return replace(self, weight=W * self.weight)
+
+    def matrix(self) -> Float[Array, "T m s"]:
+        E = np.zeros(self.shape)
+        E[:, np.arange(len(self.index)), self.index] = self.weight
+        return E
+
+
+Rows = np.ndarray | Selection
+"""E as matrices [M, m, s], or without any."""
+
+
+@dataclass(frozen=True)
 class Limits:
     """low and high [M, n]; rate [n] with the control before the first one, or None."""
 
@@ -104,7 +132,7 @@ class Limits:
 class Soft:
     """Rows S_t x_t that cost the square of their distance from [low, high]."""
 
-    S: Float[Array, "M k s"]
+    S: Float[Array, "M k s"] | Selection
     low: Float[Array, "M k"]
     high: Float[Array, "M k"]
 
@@ -118,7 +146,7 @@ class Tracking:
     """The quadratic problem of this module."""
 
     path: Path
-    E: Float[Array, "M m s"]
+    E: Float[Array, "M m s"] | Selection
     e: Float[Array, "M m"]
     w: Float[Array, "M n"]
     v: Float[Array, "M n"]
@@ -140,18 +168,31 @@ class Tracking:
         return 2 * (self.path.adjoint(weights) + self.w * (self.w * u - self.v))
 
 
-def rows(E: Float[Array, "M m s"], x: Float[Array, "M s"]) -> Float[Array, "M m"]:
+def rows(E: Rows, x: Float[Array, "M s"]) -> Float[Array, "M m"]:
     """E_t x_t at every step; a matrix with one step serves all."""
+    if isinstance(E, Selection):
+        return E.weight * x[:, E.index]
     return np.matmul(E, x[..., None])[..., 0]
 
 
-def columns(E: Float[Array, "M m s"], r: Float[Array, "M m"]) -> Float[Array, "M s"]:
+def columns(E: Rows, r: Float[Array, "M m"]) -> Float[Array, "M s"]:
     """E_t' r_t at every step."""
+    if isinstance(E, Selection):
+        x = np.zeros((len(r), E.size))
+        x[:, E.index] = E.weight * r
+        return x
     return np.matmul(np.swapaxes(E, -1, -2), r[..., None])[..., 0]
+
+
+def dense(E: Rows, M: int) -> Float[Array, "M m s"]:
+    """E as matrices, one for every step."""
+    matrices = E.matrix() if isinstance(E, Selection) else E
+    return np.broadcast_to(matrices, (M, *matrices.shape[1:]))
 
 
 def projected_gradient(u: Array, gradient: Array, limits: Limits) -> Array:
     """The gradient without what would only push against a bound: zero at an optimum."""
-    near = 1e-7 * (limits.high - limits.low)
+    reach = limits.high - limits.low
+    near = 1e-7 * np.where(np.isfinite(reach), reach, 0.0)
     held = ((u <= limits.low + near) & (gradient > 0)) | ((u >= limits.high - near) & (gradient < 0))
     return np.where(held, 0.0, gradient)

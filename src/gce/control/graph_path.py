@@ -1,0 +1,92 @@
+"""Linear dynamics of a graph's features, without a matrix of the whole graph.
+
+All nodes i share small blocks; sparse G_k say whose features reach whom (weights alpha, or the edges of a relation):
+
+    psi_i' = own' psi_i + sum_k field_k' (G_k psi)_i + (B u)_i + c_i
+
+so a step costs edges x f + nodes x f^2, and nothing but the path itself is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float
+from scipy.sparse import csr_array
+
+Array = np.ndarray
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """own and fields [f, f] act on rows from the right; nodes: whose they are, all or an index."""
+
+    nodes: slice | Array
+    own: Float[Array, "f f"]
+    fields: Float[Array, "fields f f"]
+
+
+@dataclass(frozen=True)
+class GraphStep:
+    """One step: the blocks of each kind of node, the fields' G [nodes, nodes], and the constant c."""
+
+    blocks: Sequence[Blocks]
+    fields: Sequence[csr_array]
+    c: Float[Array, "nodes f"]
+
+    def forward(self, psi: Float[Array, "nodes f"]) -> Float[Array, "nodes f"]:
+        """The part of the next features that is linear in the present ones."""
+        heard = [G @ psi for G in self.fields]
+        following = np.empty_like(psi)
+        for block in self.blocks:
+            part = psi[block.nodes] @ block.own
+            for values, field in zip(heard, block.fields, strict=True):
+                part += values[block.nodes] @ field
+            following[block.nodes] = part
+        return following
+
+    def adjoint(self, weights: Float[Array, "nodes f"]) -> Float[Array, "nodes f"]:
+        """The transposed product."""
+        earlier = np.empty_like(weights)
+        for block in self.blocks:
+            earlier[block.nodes] = weights[block.nodes] @ block.own.T
+        for k, G in enumerate(self.fields):
+            said = np.empty_like(weights)
+            for block in self.blocks:
+                said[block.nodes] = weights[block.nodes] @ block.fields[k].T
+            earlier += G.T @ said
+        return earlier
+
+
+@dataclass(frozen=True)
+class GraphPath:
+    """A `Path` of graph steps, which may all be one; B [nodes f, n] is sparse; numbers as precise as x_0's."""
+
+    steps: Sequence[GraphStep]
+    B: csr_array
+    x0: Float[Array, " s"]
+
+    def forward(self, u: Float[Array, "M n"], affine: bool = True) -> Float[Array, "M s"]:
+        dtype, shape = self.x0.dtype, self.steps[0].c.shape
+        psi = self.x0.reshape(shape) if affine else np.zeros(shape, dtype)
+        u = u.astype(dtype, copy=False)
+        xs = np.empty((len(self.steps), *shape), dtype)
+        for t, step in enumerate(self.steps):
+            pushed = (self.B @ u[t]).reshape(shape)
+            if affine:
+                pushed += step.c
+            psi = xs[t] = pushed if t == 0 and not affine else step.forward(psi) + pushed
+        return xs.reshape(len(xs), -1)
+
+    def adjoint(self, weights: Float[Array, "M s"]) -> Float[Array, "M n"]:
+        dtype, shape = self.x0.dtype, self.steps[0].c.shape
+        found = np.empty((len(weights), self.B.shape[1]))
+        carried = np.zeros(shape, dtype)
+        for t in reversed(range(len(weights))):
+            carried = weights[t].reshape(shape).astype(dtype) + carried
+            found[t] = self.B.T @ carried.reshape(-1)
+            if t:
+                carried = self.steps[t].adjoint(carried)
+        return found
