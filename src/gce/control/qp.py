@@ -6,17 +6,25 @@ With y(u) = Y u + y_0 the residuals, Y = responses of the path,
     subject to  low <= u <= high,   |D u| <= rate,   S u + s in [l, h]
 
 solved by PIQP, a proximal interior-point method (Schwan et al. 2023), dense. A soft limit's slack s is free: at the
-optimum |s| is the distance.
+optimum |s| is the distance. An interior point stays a little off its bounds; where the multiplier of a bound exceeds
+what is left to it, the control is put on it, and with bounds only a few Newton steps (`box`) make the rest exact. Where
+the rate does not let the first control come within its bounds, the bounds go first.
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import numpy as np
 from jaxtyping import Float
+from scipy.linalg import LinAlgError
 
+from gce.control.box import box_qp
 from gce.control.tracking import DensePath, Tracking, dense, rows
 
 STATUS = {1: "solved", -1: "iteration limit", -2: "infeasible", -3: "unbounded", -8: "numerical trouble"}
+
+POLISH = 5
 
 
 def solve_qp(problem: Tracking, tolerance: float = 1e-9) -> tuple[Float[np.ndarray, "M n"], str]:
@@ -40,7 +48,8 @@ def solve_qp(problem: Tracking, tolerance: float = 1e-9) -> tuple[Float[np.ndarr
     if limits.rate is not None:
         difference = np.eye(M * n) - np.eye(M * n, k=-n)
         first = np.zeros(M * n)
-        first[:n] = 0.0 if limits.before is None else limits.before
+        before = np.zeros(n) if limits.before is None else limits.before
+        first[:n] = np.clip(before, limits.low[0] - limits.rate, limits.high[0] + limits.rate)
         reach = np.tile(limits.rate, M)
         blocks, bottoms, tops = [difference], [first - reach], [first + reach]
     slack = 0
@@ -77,7 +86,12 @@ def solve_qp(problem: Tracking, tolerance: float = 1e-9) -> tuple[Float[np.ndarr
         high,
     )
     status = STATUS.get(int(solver.solve()), "numerical trouble")
-    u = np.asarray(solver.result.x)[: M * n].reshape(M, n)
+    found = solver.result
+    u = np.asarray(found.x)
     if not np.isfinite(u).all():
         return limits.nearest(np.zeros((M, n))), "numerical trouble"
-    return limits.nearest(u), status
+    u = np.where(found.z_bl > u - low, low, np.where(found.z_bu > high - u, high, u))
+    if not blocks:
+        with suppress(LinAlgError):  # without a cost on the controls the program may have many optima
+            u, _ = box_qp(H, g, low, high, u, POLISH)
+    return limits.nearest(u[: M * n].reshape(M, n)), status

@@ -4,7 +4,9 @@ At each turn the quadratic problem along the present path is solved; the plan mo
 that the model itself, rolled out, finds cheapest. A plan that costs more is never accepted; where no share of a step
 helps, the next step is trusted less (damping, Levenberg 1944).
 
-It has settled when the projected gradient is below `tolerance` of the gradient at doing nothing.
+It has settled when the projected gradient is below `tolerance` of the gradient at doing nothing. Limits on the rate
+have no simple projection; under these it has settled when the quadratic problem promises to save no more than a share
+`tolerance`^2 of the cost of doing nothing, which is what a gradient of that size would save.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import numpy as np
 from jaxtyping import Float
 
 from gce.control.task import Dynamics, Task
-from gce.control.tracking import Tracking, projected_gradient, rows
+from gce.control.tracking import Tracking, projected_gradient
 
 Array = np.ndarray
 Solver = Callable[[Tracking, Array], tuple[Array, str]]
@@ -37,11 +39,12 @@ class Settled:
     gradient: float
 
 
-def relative_gradient(problem: Tracking, u: Float[Array, "M n"]) -> float:
-    """The projected gradient at u over the gradient at doing nothing."""
-    size = float(np.linalg.norm(problem.gradient(np.zeros_like(u))))
+def relative_gradient(problem: Tracking, u: Float[Array, "M n"], size: float | None = None) -> float:
+    """The projected gradient at u over `size`, by default that of the gradient at doing nothing."""
+    if size is None:
+        size = float(np.linalg.norm(problem.gradient(np.zeros_like(u))))
     left = float(np.linalg.norm(projected_gradient(u, problem.gradient(u), problem.limits)))
-    return left / size if size > 0 else 0.0
+    return left / size if size > 0 else left
 
 
 def settle(
@@ -62,23 +65,31 @@ def settle(
         cost = float(task.cost(dynamics.outputs(x), u))
     if not np.isfinite(cost):
         return Settled(u, x, cost, "the model's prediction is not finite", 0, np.inf)
-    damping, gradient, status = 0.0, np.inf, "iteration limit"
+    still = np.zeros_like(u)
+    damping, least, size, gradient, status = 0.0, 0.0, 0.0, np.inf, "iteration limit"
     for k in range(iterations):
-        problem = task.along(dynamics, x0, x, u, damping)
-        gradient = relative_gradient(problem, u)
+        problem = task.along(dynamics, x0, x, u)
+        if k == 0:
+            size = float(np.linalg.norm(problem.gradient(still)))
+        gradient = relative_gradient(problem, u, size)
         if gradient <= tolerance:
             return Settled(u, x, cost, "solved", k, gradient)
-        aim, solved = solver(problem, u)
-        if solved != "solved":
-            status = solved
+        aim, solved = solver(problem.damped(u, damping), u)
+        status = solved if solved != "solved" else "iteration limit"
+        promised = problem.cost(u) - problem.cost(aim)
+        if task.limits.rate is not None and damping == 0 and promised <= tolerance**2 * problem.cost(still):
+            return Settled(u, x, cost, "solved", k, gradient)
         moved = _cheapest(dynamics, task, x0, u, aim, cost)
         if moved is not None:
             u, x, cost, share = moved
-            damping = damping / 4 if share == 1 else damping
-        else:
-            damping = max(4 * damping, 1e-3 * float(np.square(rows(problem.E, x)).mean() + 1e-12))
-            if damping > 1e12:
-                return Settled(u, x, cost, "no step improves the plan", k + 1, gradient)
+            if share == 1:
+                damping = damping / 4 if damping > least else 0.0
+            continue
+        if promised <= 0 or damping > 1e9 * least > 0:
+            return Settled(u, x, cost, "no step improves the plan", k + 1, gradient)
+        if damping == 0:
+            least = promised / float(np.square(aim - u).sum())  # the problem's curvature along the step
+        damping = max(8 * damping, least)
     return Settled(u, x, cost, status, iterations, gradient)
 
 
@@ -87,7 +98,8 @@ def _cheapest(
 ) -> tuple[Array, Array, float, float] | None:
     """(controls, states, cost, share) of the whole step to the aim if that is cheaper, else of its cheapest share."""
     for shares in (SHARES[:1], SHARES[1:]):
-        candidates = u + shares[:, None, None] * (aim - u)
+        # A sum may leave a bound by a rounding.
+        candidates = np.stack([task.limits.nearest(u + share * (aim - u)) for share in shares])
         paths = dynamics.rollout(x0, candidates)
         costs = task.cost(dynamics.outputs(paths), candidates)
         costs = np.where(np.isfinite(costs), costs, np.inf)

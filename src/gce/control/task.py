@@ -80,9 +80,8 @@ class Task:
         x0: Float[Array, " s"],
         x: Float[Array, "M s"],
         u: Float[Array, "M n"],
-        damping: float = 0.0,
     ) -> Tracking:
-        """The quadratic problem at a path; damping: a cost on leaving u, to be trusted less far."""
+        """The quadratic problem at a path."""
         D = dynamics.output_slopes(x)
         # y is y(x) + D (dx): the rows are D x, what they should be is shifted by what D x is now.
         here = rows(D, x)
@@ -90,14 +89,13 @@ class Task:
         target = self.goal - y + here
         E = weighed(self.W, D)
         e = self.W * target if self.W.ndim == 2 else np.einsum("trp,tp->tr", self.W, target)
-        w = np.sqrt(np.square(self.w) + damping)
         soft = None
         if self.soft_low is not None and self.soft_high is not None:
             scale = np.sqrt(self.soft_weight)
             S = weighed(np.full((len(x), D.shape[1]), scale), D)
             shift = scale * (here - y)
             soft = Soft(S, scale * self.soft_low + shift, scale * self.soft_high + shift)
-        return Tracking(dynamics.path(x0, x, u), E, e, w, damping * u / np.where(w > 0, w, 1), self.limits, soft)
+        return Tracking(dynamics.path(x0, x, u), E, e, self.w, np.zeros_like(self.w), self.limits, soft)
 
 
 def weighed(W: Float[Array, "M p"] | Float[Array, "M r p"], D: Rows) -> Rows:

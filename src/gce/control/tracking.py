@@ -167,6 +167,13 @@ class Tracking:
             weights = weights + columns(self.soft.S, self.soft.miss(x))
         return 2 * (self.path.adjoint(weights) + self.w * (self.w * u - self.v))
 
+    def damped(self, u: Float[Array, "M n"], damping: float) -> Tracking:
+        """With a cost on leaving u, |u' - u|^2 damping, up to a constant: not to be trusted far."""
+        if damping == 0:
+            return self
+        w = np.sqrt(np.square(self.w) + damping)
+        return replace(self, w=w, v=(self.w * self.v + damping * u) / w)
+
 
 def rows(E: Rows, x: Float[Array, "M s"]) -> Float[Array, "M m"]:
     """E_t x_t at every step; a matrix with one step serves all."""
