@@ -19,7 +19,7 @@ from gce.control.problem import Problem, weights_of
 from gce.control.qp import solve_qp
 from gce.control.settle import settle
 from gce.control.task import Dynamics, Task
-from gce.control.tracking import DensePath, Limits, Tracking
+from gce.control.tracking import DensePath, Limits, Tracking, dense
 from gce.errors import InputError
 from gce.planning import FrozenDynamics, StateDynamics, dynamics_of
 from gce.system import System
@@ -162,5 +162,5 @@ def _solve(problem: Tracking, u: Array) -> tuple[Array, str]:
     if isinstance(path, DensePath) and free and problem.limits.rate is None and problem.soft is None:
         shift = problem.v / np.where(problem.w > 0, problem.w, 1)
         moved = replace(path, c=path.c + np.einsum("tsn,tn->ts", path.B, shift))
-        return roll(moved, lqr(moved, problem.E, problem.e, problem.w))[0] + shift, "solved"
+        return roll(moved, lqr(moved, dense(problem.E, len(problem.w)), problem.e, problem.w))[0] + shift, "solved"
     return solve_qp(problem)
