@@ -15,17 +15,22 @@ import torch
 from jaxtyping import Float
 
 from gce.control.lqr import lqr, roll
+from gce.control.matrix_free import solve_matrix_free
 from gce.control.problem import Problem, weights_of
 from gce.control.qp import solve_qp
 from gce.control.settle import settle
 from gce.control.task import Dynamics, Task
 from gce.control.tracking import DensePath, Limits, Tracking, dense
 from gce.errors import InputError
+from gce.feature_dynamics import FeatureDynamics
 from gce.planning import FrozenDynamics, StateDynamics, dynamics_of
 from gce.system import System
 
 Array = np.ndarray
 Weights = Literal["along", "frozen"]
+
+LARGE = 1500
+"""Unknowns beyond which a dense quadratic program is slower than products alone."""
 
 
 @dataclass(frozen=True)
@@ -97,10 +102,11 @@ class Controller:
         exogenous = None
         if p.exogenous is not None and model.config.num_exogenous:
             exogenous = torch.as_tensor(p.exogenous[step:], dtype=torch.float32) / model.exogenous_std
-        known = dynamics_of(self.system, p.controls, opening, exogenous, p.on)
+        frozen = self.weights == "frozen"
+        known = dynamics_of(self.system, p.controls, opening, exogenous, p.on, frozen)
         state = self.system.state(observation, opening, before)
         x0 = known.reduced(state)
-        dynamics: Dynamics = FrozenDynamics(known, x0) if self.weights == "frozen" else known
+        dynamics: Dynamics = FrozenDynamics(known, x0) if frozen and isinstance(known, StateDynamics) else known
         scale = model.action_std.double().numpy()
         last = np.zeros(int(p.controls.sum())) if before is None else (before[1] / scale)[p.controls]
         task = task_of(self.system, known, p, step, last)
@@ -120,7 +126,9 @@ class Controller:
         )  # fmt: skip
 
 
-def task_of(system: System, dynamics: StateDynamics, problem: Problem, step: int, last: Array) -> Task:
+def task_of(
+    system: System, dynamics: StateDynamics | FeatureDynamics, problem: Problem, step: int, last: Array
+) -> Task:
     """A problem's remaining steps in the planner's flat, normalised terms; `last` is the control before them."""
     p, model = problem, system.model
     M, (nodes, d), scale = p.horizon - step, p.goal.shape[-2:], model.action_std.double().numpy()
@@ -156,11 +164,13 @@ def task_of(system: System, dynamics: StateDynamics, problem: Problem, step: int
 
 
 def _solve(problem: Tracking, u: Array) -> tuple[Array, str]:
-    """The solver that suits a problem: Riccati without limits, otherwise the condensed program."""
+    """The solver that suits a problem: Riccati without limits, products alone where it is large, else condensed."""
     free = not (np.isfinite(problem.limits.low).any() or np.isfinite(problem.limits.high).any())
     path = problem.path
     if isinstance(path, DensePath) and free and problem.limits.rate is None and problem.soft is None:
         shift = problem.v / np.where(problem.w > 0, problem.w, 1)
         moved = replace(path, c=path.c + np.einsum("tsn,tn->ts", path.B, shift))
-        return roll(moved, lqr(moved, dense(problem.E, len(problem.w)), problem.e, problem.w))[0] + shift, "solved"
+        return roll(moved, lqr(moved, dense(problem.E, len(u)), problem.e, problem.w))[0] + shift, "solved"
+    if not isinstance(path, DensePath) or u.size > LARGE:
+        return solve_matrix_free(problem, u)
     return solve_qp(problem)

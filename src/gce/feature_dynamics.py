@@ -35,6 +35,7 @@ class FeatureDynamics:
 
     controls: which (node, action) entries are planned; the others stay 0. opening: whether the first step opens an
     episode. exogenous: known inputs at every step, normalised. frozen: whether alpha stays that of the start.
+    on: whether outputs are the observations or all features.
     """
 
     system: System
@@ -42,6 +43,7 @@ class FeatureDynamics:
     opening: bool = False
     exogenous: Float[Tensor, "M nodes e"] | None = None
     frozen: bool = True
+    on: str = "observations"
     dtype: DTypeLike = np.float32
 
     def __post_init__(self) -> None:
@@ -87,8 +89,12 @@ class FeatureDynamics:
         return GraphPath(steps, self._B, x0.astype(self.dtype, copy=False))
 
     def outputs(self, x: Float[Array, "*batch s"]) -> Float[Array, "*batch p"]:
-        """The normalised observations of all nodes."""
+        """The normalised observations, or the features, of all nodes."""
         return x[..., self._observed]
+
+    def goal(self, observations: Float[Array, "M nodes d"]) -> Float[Array, "M p"]:
+        """The outputs at observations to be reached, at which nothing is pushed."""
+        return self.system.outputs_at(observations, self.on)
 
     def output_slopes(self, x: Float[Array, "M s"]) -> Selection:
         return Selection(self._observed, np.ones((1, len(self._observed))), x.shape[-1])
@@ -112,7 +118,8 @@ class FeatureDynamics:
     def _observed(self) -> Array:
         c = self.system.model.config
         first = np.arange(self._topology.num_nodes) * (c.num_state + c.num_phi)
-        return (first[:, None] + np.arange(c.num_observations)).reshape(-1)
+        width = c.num_observations if self.on == "observations" else c.num_state + c.num_phi
+        return (first[:, None] + np.arange(width)).reshape(-1)
 
     @cached_property
     def _parts(self) -> tuple[Array, Array, Array, Array, Array]:

@@ -13,6 +13,7 @@ from torch import Tensor
 from gce.body_step import BodyStep
 from gce.control.task import dense_path
 from gce.control.tracking import DensePath
+from gce.feature_dynamics import FeatureDynamics
 from gce.implicit_slopes import slopes
 from gce.rollout import rollout
 from gce.system import System
@@ -121,13 +122,7 @@ class StateDynamics:
 
     def goal(self, observations: Float[Array, "M nodes d"]) -> Float[Array, "M p"]:
         """The outputs at observations to be reached, at which nothing is pushed."""
-        model = self.system.model
-        o = model.normalise(torch.tensor(observations, dtype=torch.float64))
-        if self.on == "observations":
-            return o.flatten(1).numpy()
-        states = model.states(o.float()[:, None], o.new_zeros(len(o), 0, *self.controls.shape).float())
-        with torch.no_grad():
-            return model.features(states[:, 0], self.system.topology).flatten(1).double().numpy()
+        return self.system.outputs_at(observations, self.on)
 
     def _observed(self, x: Float[Array, "*batch s"]) -> Float[Array, "*batch nodes d"]:
         d = self.system.model.config.num_observations
@@ -269,7 +264,11 @@ def dynamics_of(
     opening: bool = False,
     exogenous: Float[Tensor, "M nodes e"] | None = None,
     on: str = "observations",
-) -> StateDynamics:
-    """The dynamics that suit a system's model."""
-    kind = BodyDynamics if system.model.implicit is not None else StateDynamics
+    frozen: bool = False,
+) -> StateDynamics | FeatureDynamics:
+    """The dynamics that suit a system's model: linear in features where it rolls out so."""
+    model = system.model
+    if not model.config.reproject and model.form.shared and model.implicit is None:
+        return FeatureDynamics(system, controls, opening, exogenous, frozen, on)
+    kind = BodyDynamics if model.implicit is not None else StateDynamics
     return kind(system, controls, opening, exogenous, on)

@@ -159,6 +159,16 @@ class System:
         """The model's state at an observation; `before` is (observation, action) one step earlier, where needed."""
         return self._state(self._start(observation, opening), opening, before)
 
+    def outputs_at(self, observations: Float[np.ndarray, "M nodes d"], on: str) -> Float[np.ndarray, "M p"]:
+        """Normalised observations, or (on "features") the features there when nothing is pushed, flat."""
+        o = self.model.normalise(torch.tensor(observations, dtype=torch.float64))
+        if on == "observations":
+            return o.flatten(1).numpy()
+        still = torch.zeros(len(o), 0, self.graph.num_nodes, self.model.config.num_actions)
+        with torch.no_grad():
+            states = self.model.states(o.float()[:, None], still)[:, 0]
+            return self.model.features(states, self.topology).flatten(1).double().numpy()
+
     # ---- inside ----
 
     @property
