@@ -66,7 +66,7 @@ def test_adapting_one_by_one_equals_adapting_at_once_and_channels_explain_more(m
     assert torch.allclose(at_once.operator.channels, grown.operator.channels, rtol=1e-6, atol=1e-9)
     free = len(model.free)
     left = torch.diagonal(at_once.operator.residual)[:free]
-    square = torch.diagonal(at_once.sums.moments.square.mean(0))[:free] / at_once.sums.moments.rows
+    square = torch.diagonal(at_once.evidence.sums.moments.square.mean(0))[:free] / at_once.evidence.sums.moments.rows
     moving = square > 1e-6
     assert (left[moving] > 0).all()
     assert (left[moving] < square[moving]).all()

@@ -118,7 +118,7 @@ def test_adapt_writes_a_system_that_predicts(rope, model, tmp_path):
     system = load_system(tmp_path)
     with Dataset.open(rope) as data:
         last = data[int(data.group(1).episodes[-1])]
-    assert system.starts.count == 2
+    assert system.evidence.starts.count == 2
     assert np.isfinite(system.predict(last.observations[0].astype(float), last.actions[:3])).all()
 
 

@@ -15,13 +15,15 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 import gce
+from gce.adaptation import Evidence, Starts
 from gce.config import ModelConfig
 from gce.errors import InputError
 from gce.graph import Graph
 from gce.model import Model
 from gce.regression import FieldSums, Sums
 from gce.ridge import Moments
-from gce.system import Starts, System, fitted
+from gce.system import System, fitted
+from gce.uncertainty import Spread
 
 MODEL, SYSTEM = "gce-model", "gce-system"
 VERSION = 1
@@ -70,17 +72,19 @@ def shipped(world: str) -> Path:
 
 def save_system(system: System, folder: Path | str) -> None:
     """Write a system: its model, its graph and the sums its operator follows from."""
+    sums, starts = system.evidence.sums, system.evidence.starts
     tensors = {
-        "gram": system.sums.moments.gram,
-        "cross": system.sums.moments.cross,
-        "square": system.sums.moments.square,
-        "spread": torch.as_tensor(system.spread),
-        "starts_total": torch.as_tensor(system.starts.total),
-        "starts_squares": torch.as_tensor(system.starts.squares),
-        "starts_smoothed": torch.as_tensor(system.starts.smoothed),
+        "gram": sums.moments.gram,
+        "cross": sums.moments.cross,
+        "square": sums.moments.square,
+        "spread_squares": torch.as_tensor(system.spread.squares),
+        "spread_counts": torch.as_tensor(system.spread.counts),
+        "starts_total": torch.as_tensor(starts.total),
+        "starts_squares": torch.as_tensor(starts.squares),
+        "starts_smoothed": torch.as_tensor(starts.smoothed),
     }
-    if system.sums.fields is not None:
-        tensors |= {f"fields_{name}": value for name, value in vars(system.sums.fields).items()}
+    if sums.fields is not None:
+        tensors |= {f"fields_{name}": value for name, value in vars(sums.fields).items()}
     for name in GRAPH:
         value = getattr(system.graph, name)
         if value is not None:
@@ -89,9 +93,9 @@ def save_system(system: System, folder: Path | str) -> None:
         "format": SYSTEM,
         "format_version": VERSION,
         "version": gce.__version__,
-        "rows": system.sums.moments.rows,
-        "episodes": system.starts.count,
-        "noise": system.starts.noise,
+        "rows": sums.moments.rows,
+        "episodes": starts.count,
+        "noise": starts.noise,
         "ridge": system.ridge,
     }
     save_model(system.model, folder)
@@ -111,7 +115,8 @@ def load_system(folder: Path | str) -> System:
             fields = FieldSums(tensors["fields_gram"], tensors["fields_cross"], tensors["fields_mixed"])
         total, squares, smoothed = (tensors[f"starts_{name}"].numpy() for name in ("total", "squares", "smoothed"))
         starts = Starts(int(text["episodes"]), total, squares, smoothed, float(text["noise"]))
-        return fitted(model, Graph(**arrays), Sums(moments, fields), starts, text["ridge"], tensors["spread"].numpy())
+        spread = Spread(tensors["spread_squares"].numpy(), tensors["spread_counts"].numpy())
+        return fitted(model, Graph(**arrays), Evidence(Sums(moments, fields), starts), spread, text["ridge"])
     except (KeyError, IndexError, TypeError, ValueError, RuntimeError) as error:
         raise InputError(f"{folder}/system.safetensors does not hold a system: {error}; adapt again") from None
 

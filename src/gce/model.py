@@ -89,6 +89,14 @@ class Model(nn.Module):
         other.load_state_dict(self.state_dict())
         return other.eval()
 
+    @property
+    def device(self) -> torch.device:
+        return self.observation_std.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.observation_std.dtype
+
     # ---- units ----
 
     def normalise(self, observations: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d"]:

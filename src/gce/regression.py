@@ -31,6 +31,9 @@ class FieldSums:
     def __add__(self, other: FieldSums) -> FieldSums:
         return FieldSums(self.gram + other.gram, self.cross + other.cross, self.mixed + other.mixed)
 
+    def __sub__(self, other: FieldSums) -> FieldSums:
+        return FieldSums(self.gram - other.gram, self.cross - other.cross, self.mixed - other.mixed)
+
     def left(self, square: Float[Tensor, "*sets m m"], channels: Float[Tensor, " k"]) -> Float[Tensor, "*sets m m"]:
         """Y'Y of what the channels leave of the free coordinates; how these vary together is not followed."""
         free = len(self.gram)
@@ -44,7 +47,7 @@ class FieldSums:
 
 @dataclass(frozen=True)
 class Sums:
-    """All that episodes contribute to the operator of their system; they add up."""
+    """All that episodes contribute to the operator of their system; they add up, and can be taken out again."""
 
     moments: Moments
     fields: FieldSums | None = None
@@ -52,6 +55,10 @@ class Sums:
     def __add__(self, other: Sums) -> Sums:
         fields = None if self.fields is None or other.fields is None else self.fields + other.fields
         return Sums(self.moments + other.moments, fields)
+
+    def __sub__(self, other: Sums) -> Sums:
+        fields = None if self.fields is None or other.fields is None else self.fields - other.fields
+        return Sums(self.moments - other.moments, fields)
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,7 +150,7 @@ class Regression:
             square = sums.fields.left(moments.square, channels)
             moments = replace(moments, cross=moments.cross - explained, square=square)
         D = moments.gram.shape[-1]
-        penalty = torch.full((D,), ridge, dtype=torch.float64)
+        penalty = torch.full((D,), ridge, dtype=torch.float64, device=moments.gram.device)
         penalty[D - self.form.num_constants(topology) :] = 0
         solution = solve(moments, penalty, None if joint else self.form.num_state_regressors(topology))
         patterns, which = self.patterns

@@ -36,6 +36,11 @@ class Moments:
             self.gram + other.gram, self.cross + other.cross, self.square + other.square, self.rows + other.rows
         )
 
+    def __sub__(self, other: Moments) -> Moments:
+        return Moments(
+            self.gram - other.gram, self.cross - other.cross, self.square - other.square, self.rows - other.rows
+        )
+
 
 @dataclass(frozen=True)
 class Solution:

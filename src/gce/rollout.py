@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -25,12 +26,28 @@ def rollout(
     fresh: Float[Tensor, "*batch steps nodes 1"] | None = None,
 ) -> Float[Tensor, "*batch steps nodes c"]:
     """The states after each step."""
-    batch, steps = features.shape[:-2], inputs.shape[-3]
+    return _joined([state for state, _ in _steps(step, features, inputs, fresh)], features.shape[:-2])
+
+
+def path_of(
+    step: Step,
+    features: Float[Tensor, "*batch nodes f"],
+    inputs: Float[Tensor, "*batch steps nodes a"],
+    fresh: Float[Tensor, "*batch steps nodes 1"] | None = None,
+) -> tuple[Float[Tensor, "*batch steps nodes c"], Float[Tensor, "*batch steps nodes f"]]:
+    """The states and the features after each step."""
+    states, along = zip(*_steps(step, features, inputs, fresh), strict=True)
+    return _joined(states, features.shape[:-2]), _joined(along, features.shape[:-2])
+
+
+def _steps(step: Step, features: Tensor, inputs: Tensor, fresh: Tensor | None) -> Iterator[tuple[Tensor, Tensor]]:
     drive = step.drive(inputs, fresh)
     psi = features.movedim(-2, 0).reshape(features.shape[-2], -1, features.shape[-1])
-    states = []
-    for now in drive.by_step(steps):
+    for now in drive.by_step(inputs.shape[-3]):
         state, psi = step.move(psi, now)
-        states.append(state)
-    path = torch.stack(states)
-    return path.reshape(*path.shape[:2], *batch, path.shape[-1]).movedim((0, 1), (-3, -2))
+        yield state, psi
+
+
+def _joined(path: Sequence[Float[Tensor, "nodes rows d"]], batch: torch.Size) -> Float[Tensor, "*batch steps nodes d"]:
+    stacked = torch.stack(list(path))
+    return stacked.reshape(*stacked.shape[:2], *batch, stacked.shape[-1]).movedim((0, 1), (-3, -2))

@@ -21,12 +21,13 @@ import torch
 from torch import Tensor
 
 from gce import checkpoint
+from gce.adaptation import model_inputs
 from gce.config import ModelConfig
 from gce.errors import InputError
 from gce.metrics import nrmse
 from gce.model import Model
 from gce.rollout import rollout
-from gce.system import collect, fitted, model_inputs
+from gce.system import adapt
 from gce.topology import Topology
 from gce.trajectory import Dataset, Episode, Normalisation
 
@@ -395,8 +396,7 @@ def validation_error(model: Model, systems: Sequence[Sequence[Episode]]) -> floa
     """Mean NRMSE of predicting the first episode of each system after adapting to the others."""
     errors = []
     for first, *others in systems:
-        sums, starts = collect(model, others, first.graph)
-        system = fitted(model, first.graph, sums, starts, None, np.zeros((1, model.config.num_observations)))
+        system = adapt(model, others, measure=False)
         predicted = system.predict(first.observations[0].astype(float), first.actions, exogenous=first.exogenous)
         unit = model.observation_std.double().numpy()
         error = nrmse(predicted[1:], first.observations[1:].astype(float), unit)

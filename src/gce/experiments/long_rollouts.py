@@ -34,7 +34,7 @@ from gce.envs import world_named
 from gce.errors import InputError
 from gce.files import load_model, shipped
 from gce.metrics import nrmse
-from gce.system import collect, fitted, predict_together
+from gce.system import adapt, predict_together
 from gce.trajectory import Episode
 
 TIMES_RANGE = 5.0
@@ -108,8 +108,7 @@ class LongRollouts:
                 observations, actions = env.run(env.excitation(np.random.default_rng([drawn, 1]), steps), steps)
                 episodes.append(Episode(env.graph, observations, actions))
             *adapting, truth = episodes
-            sums, starts = collect(model, adapting, env.graph)
-            systems.append(fitted(model, env.graph, sums, starts, None, np.zeros((1, model.config.num_observations))))
+            systems.append(adapt(model, adapting, measure=False))
             truths.append(truth)
             adapted.append(np.concatenate([e.observations for e in adapting]))
         predicted = predict_together(systems, [t.observations[0] for t in truths], [t.actions for t in truths])
