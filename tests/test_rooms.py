@@ -75,6 +75,7 @@ MAY_IMPORT = {
         "topology",
     },
     "controller": {"control", "errors", "feature_dynamics", "planning", "system"},
+    "simulator_oracle": {"control", "envs"},
     "closed_loop": {"control", "controller", "envs", "errors", "metrics"},
     "training": {
         "__init__",

@@ -248,7 +248,8 @@ class FrozenDynamics:
 
     def rollout(self, x0: Float[Array, " s"], u: Float[Array, "*batch M n"]) -> Float[Array, "*batch M s"]:
         many = u.reshape(-1, *u.shape[-2:])
-        found = np.stack([self.path(x0, self.x0[None], one).forward(one) for one in many])
+        unused = np.empty((u.shape[-2], len(x0)))
+        found = np.stack([self.path(x0, unused, one).forward(one) for one in many])
         return found.reshape(*u.shape[:-1], -1)
 
     def outputs(self, x: Float[Array, "*batch s"]) -> Float[Array, "*batch p"]:

@@ -9,7 +9,7 @@ features psi(o) instead of observations.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
@@ -50,7 +50,7 @@ class Problem:
     soft_high: Array | None = None
     soft_cost: float = 10.0
     exogenous: Array | None = None
-    on: Literal["observations", "features"] = "observations"
+    on: str = "observations"
 
     def __post_init__(self) -> None:
         for name in ("goal", "low", "high", "rate", "soft_low", "soft_high", "exogenous"):
