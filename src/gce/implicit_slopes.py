@@ -115,7 +115,7 @@ def _resistance(layer: ImplicitLayer, x: Tensor, share: Tensor, across: Tensor) 
     sign = sign.flatten(1, 2)
     acting = (x[..., inputs.num_state - 1] < 0).to(x.dtype).repeat_interleave(len(inputs.pairs), dim=1) * share
     length = (tau.square().sum(-1) + 1e-8).sqrt()
-    T, pairs, corners = len(x), len(across), across.shape[1]
+    T, corners = len(x), across.shape[1]
     felt = x.new_zeros(T, corners, 2)
     by_q, by_w = x.new_zeros(T, corners, 2, corners, 2), x.new_zeros(T, corners, 2, corners, 2)
     for end, ids in ((0, first), (1, second)):
@@ -131,7 +131,6 @@ def _resistance(layer: ImplicitLayer, x: Tensor, share: Tensor, across: Tensor) 
         by_v = -(2 * acting * speed / length)[..., None, None] * _outer(tau, tau)
         by_q = by_q + torch.einsum("pij,tpxy->tixjy", at[:, :, None] * across[:, None, :], by_tau)
         by_w = by_w + torch.einsum("pij,tpxy->tixjy", at[:, :, None] * at[:, None, :], by_v)
-    assert pairs == len(share)
     size = 2 * corners
     return _Ends(felt, by_q.reshape(T, size, size), by_w.reshape(T, size, size))
 

@@ -19,6 +19,8 @@ from gce.rollout import rollout
 from gce.system import System
 
 Array = np.ndarray
+NEGLIGIBLE = 1e-4
+"""Coefficients of an operator that is all but switched off beside implicit features."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,12 +45,16 @@ class StateDynamics:
 
     def lifted(self, x: Float[Array, "*batch s"]) -> Float[Tensor, "*batch nodes c"]:
         """The model's state behind a state of the planner."""
-        return torch.as_tensor(x, dtype=torch.float32).unflatten(-1, (self.system.graph.num_nodes, -1))
+        return torch.as_tensor(x, dtype=self._precision).unflatten(-1, (self.system.graph.num_nodes, -1))
+
+    @property
+    def _precision(self) -> torch.dtype:
+        return self.system.model.observation_std.dtype
 
     def _inputs(self, u: Float[Array, "*batch M n"]) -> Float[Tensor, "*batch M nodes inputs"]:
-        actions = np.zeros((*u.shape[:-1], *self.controls.shape), np.float32)
+        actions = np.zeros((*u.shape[:-1], *self.controls.shape))
         actions[..., self.controls] = u
-        inputs = torch.from_numpy(actions)
+        inputs = torch.as_tensor(actions, dtype=self._precision)
         if self.exogenous is None:
             return inputs
         known = self.exogenous[: u.shape[-2]].expand(*inputs.shape[:-1], -1)
@@ -79,8 +85,10 @@ class StateDynamics:
         after = step(model.features(earlier, topology), inputs, self._fresh(len(u)))[0]
         (M, N, width), n = after.shape, u.shape[1]
         predicted = torch.zeros(N, width, dtype=torch.bool)
-        predicted[:, model.free] = ~model.held[topology.node_type][:, : len(model.free)]
-        every = torch.eye(int(predicted.sum()))[:, None, :].expand(-1, M, -1)
+        # A held coordinate still moves with those it is tied to.
+        held = model.held[topology.node_type][:, : len(model.free)]
+        predicted[:, model.free] = ~held if topology.tied is None else True
+        every = torch.eye(int(predicted.sum()), dtype=after.dtype)[:, None, :].expand(-1, M, -1)
         by_x, by_u = torch.autograd.grad(after[:, predicted], (earlier, inputs), every, is_grads_batched=True)
         A, B = np.zeros((M, N, width, N * width)), np.zeros((M, N, width, n))
         A[:] = np.eye(N * width).reshape(N, width, -1)
@@ -116,7 +124,7 @@ class StateDynamics:
         lift = (self.lifted(eye) - self.lifted(0 * eye)).flatten(1).T.double().numpy()
         states = self.lifted(x).requires_grad_(True)
         psi = self.system.model.features(states, self.system.topology).flatten(1)
-        every = torch.eye(psi.shape[1])[:, None, :].expand(-1, len(x), -1)
+        every = torch.eye(psi.shape[1], dtype=psi.dtype)[:, None, :].expand(-1, len(x), -1)
         (by_state,) = torch.autograd.grad(psi, states, every, is_grads_batched=True)
         return by_state.flatten(2).transpose(0, 1).double().numpy() @ lift
 
@@ -130,11 +138,10 @@ class StateDynamics:
 
 
 class BodyDynamics(StateDynamics):
-    """Bodies of tied points under implicit features: every corner once, then the previous actions.
+    """Bodies of tied points under implicit features alone: every corner once, then the previous actions.
 
     x = [positions; velocities of the corners, in physical units; previous actions of the planned controls]. A step is
-    the model's; its derivative is that of the implicit features (`implicit_slopes`), and of the operator where that
-    adds to them.
+    the model's where the operator adds nothing to the implicit features; its derivative is theirs (`implicit_slopes`).
     """
 
     @cached_property
@@ -162,7 +169,7 @@ class BodyDynamics(StateDynamics):
     def lifted(self, x: Float[Array, "*batch s"]) -> Float[Tensor, "*batch nodes c"]:
         _, _, _, size = self._corner
         inputs = self._inputs(x[..., None, 4 * size :])[..., 0, :, : self.controls.shape[1]]
-        return torch.cat([torch.as_tensor(self._observed(x), dtype=torch.float32), inputs], dim=-1)
+        return torch.cat([torch.as_tensor(self._observed(x), dtype=self._precision), inputs], dim=-1)
 
     def _observed(self, x: Float[Array, "*batch s"]) -> Float[Array, "*batch nodes d"]:
         corner, places, speeds, size = self._corner
@@ -174,12 +181,14 @@ class BodyDynamics(StateDynamics):
         return model.normalise(torch.as_tensor(o)).numpy()
 
     @cached_property
-    def _still(self) -> Float[Array, " corners"]:
-        """The share of a corner's points that are held: a corner moves as the mean of its points."""
+    def _moving(self) -> Float[Array, "corners 2"]:
+        """The share of a corner's points that are not held, by axis: a corner moves as the mean of its points."""
         corner, _, _, size = self._corner
-        held = self.system.model._held_points(self.system.topology).numpy()
-        count = np.bincount(corner.numpy().ravel(), minlength=size)
-        return np.bincount(corner.numpy().ravel(), held.ravel().astype(float), size) / np.maximum(count, 1)
+        model = self.system.model
+        free = ~model.held[self.system.topology.node_type][:, model._speeds]
+        total = np.zeros((size, 2))
+        np.add.at(total, corner.numpy().ravel(), free.numpy().reshape(-1, 2).astype(float))
+        return total / np.maximum(np.bincount(corner.numpy().ravel(), minlength=size), 1)[:, None]
 
     @cached_property
     def _body(self) -> BodyStep:
@@ -190,7 +199,7 @@ class BodyDynamics(StateDynamics):
 
     def rollout(self, x0: Float[Array, " s"], u: Float[Array, "*batch M n"]) -> Float[Array, "*batch M s"]:
         size, dt = self._corner[3], self.system.model.config.dt
-        moving = (1 - self._still)[:, None]
+        moving = self._moving
         start = np.broadcast_to(x0, (*u.shape[:-2], len(x0)))
         Q = start[..., : 2 * size].reshape(*u.shape[:-2], size, 2)
         V = start[..., 2 * size : 4 * size].reshape(*u.shape[:-2], size, 2)
@@ -216,7 +225,7 @@ class BodyDynamics(StateDynamics):
         held = model._held_points(topology)
         with torch.no_grad():
             found = slopes(model.implicit, earlier, topology, held, self.system.operator.channels[None])
-        moving = (1 - self._still).repeat(2)[:, None]
+        moving = self._moving.reshape(-1, 1)
         by_q, by_v = found.by_position.numpy() * moving, found.by_velocity.numpy() * moving
         by_a = found.by_action.numpy()[..., np.nonzero(self.controls)[0]] * moving
         M, n, s2 = len(x), u.shape[1], 2 * size
@@ -242,14 +251,17 @@ class FrozenDynamics:
         path = later.path(self.x0, later.rollout(self.x0, u), u)
         return path.A[0], path.B[0], path.c[0]
 
-    def path(self, x0: Float[Array, " s"], x: Float[Array, "M s"], u: Float[Array, "M n"]) -> DensePath:
-        A, B, c = (np.broadcast_to(m, (len(u), *m.shape)) for m in self._step)
+    def _along(self, x0: Float[Array, " s"], steps: int) -> DensePath:
+        A, B, c = (np.broadcast_to(m, (steps, *m.shape)) for m in self._step)
         return DensePath(A, B, c, x0)
+
+    def path(self, x0: Float[Array, " s"], x: Float[Array, "M s"], u: Float[Array, "M n"]) -> DensePath:
+        return self._along(x0, len(u))
 
     def rollout(self, x0: Float[Array, " s"], u: Float[Array, "*batch M n"]) -> Float[Array, "*batch M s"]:
         many = u.reshape(-1, *u.shape[-2:])
-        unused = np.empty((u.shape[-2], len(x0)))
-        found = np.stack([self.path(x0, unused, one).forward(one) for one in many])
+        path = self._along(x0, u.shape[-2])
+        found = np.stack([path.forward(one) for one in many])
         return found.reshape(*u.shape[:-1], -1)
 
     def outputs(self, x: Float[Array, "*batch s"]) -> Float[Array, "*batch p"]:
@@ -271,5 +283,6 @@ def dynamics_of(
     model = system.model
     if not model.config.reproject and model.form.shared and model.implicit is None:
         return FeatureDynamics(system, controls, opening, exogenous, frozen, on)
-    kind = BodyDynamics if model.implicit is not None else StateDynamics
+    added = system.operator.coefficients[..., : len(model.free)].abs().max()
+    kind = BodyDynamics if model.implicit is not None and float(added) < NEGLIGIBLE else StateDynamics
     return kind(system, controls, opening, exogenous, on)

@@ -1,0 +1,99 @@
+"""Derivatives of implicit features against finite differences of the layer itself, and of its fast twin."""
+
+import numpy as np
+import pytest
+import torch
+
+from gce.body_step import BodyStep
+from gce.implicit_slopes import slopes
+from gce.topology import Topology
+from small import recorded, system_episodes, untrained
+
+
+def body(world: str, drag: bool):
+    """(layer, graph, held points, coefficients, states of tied points [2, nodes, c]), in double precision."""
+    model = untrained(world, implicit=True, drag=drag, previous_action=True, late_action=True).double()
+    episode = system_episodes(world)[0]
+    topology = Topology.of(episode.graph)
+    o = model.merge(model.normalise(torch.as_tensor(episode.observations[5:8], dtype=torch.float64)), topology)
+    rng = np.random.default_rng(0)
+    a = torch.as_tensor(rng.standard_normal((3, topology.num_nodes, 1)))  # of both signs: a medium asks
+    x = torch.cat([o, a], dim=-1)[:2]
+    layer = model.implicit
+    coefficients = torch.as_tensor(rng.standard_normal((1, layer.num_channels)))
+    return model, layer, topology, model._held_points(topology), coefficients, x
+
+
+@pytest.mark.parametrize("drag", [False, True])
+@pytest.mark.parametrize("world", ["soft", "swim"])
+def test_slopes_are_those_of_the_layer(world, drag):
+    model, layer, topology, held, coefficients, x = body(world, drag)
+    with torch.no_grad():
+        found = slopes(layer, x, topology, held, coefficients)
+    corner, size = layer._bodies(topology, held).corner, layer._bodies(topology, held).size
+    points = layer.inputs.points
+    places, speeds = ([c for point in points for c in point[k : k + 2]] for k in (0, 2))
+    unit = layer.inputs.unit_std.numpy()
+
+    def change(step, columns):
+        """The velocity change of the corners [2 size] when corners move by d [size, 2] in these columns, or actions."""
+
+        def f(d):
+            moved = x[step].clone()
+            if columns is None:
+                moved[:, -1] += torch.as_tensor(d)
+            else:
+                by_point = d.reshape(size, 2)[corner.numpy()].reshape(len(corner), -1)
+                moved[:, columns] += torch.as_tensor(by_point / unit[columns])
+            with torch.no_grad():
+                at = layer.combined(moved[None], topology, held, coefficients)[0].numpy() * unit[speeds]
+            total = np.zeros((size, 2))
+            total[corner.numpy().ravel()] = at.reshape(-1, 2)
+            return total.ravel()
+
+        return f
+
+    for step in range(len(x)):
+        for columns, by, length in (
+            (places, found.by_position, 2 * size),
+            (speeds, found.by_velocity, 2 * size),
+            (None, found.by_action, topology.num_nodes),
+        ):
+            f = change(step, columns)
+            for d in np.random.default_rng(1).standard_normal((4, length)):
+                measured = (f(1e-6 * d) - f(-1e-6 * d)) / 2e-6
+                assert np.allclose(by[step].numpy() @ d, measured, atol=1e-6 * np.abs(measured).max())
+
+
+@pytest.mark.parametrize("drag", [False, True])
+@pytest.mark.parametrize("world", ["soft", "swim"])
+def test_the_fast_step_is_the_layers(world, drag):
+    model, layer, topology, held, coefficients, x = body(world, drag)
+    step = BodyStep.of(layer, topology, held, coefficients[0])
+    points = layer.inputs.points
+    places, speeds = ([c for point in points for c in point[k : k + 2]] for k in (0, 2))
+    o = model.denormalise(x[..., : model.config.num_observations]).numpy()
+    Q, V = np.zeros((2, 2, len(step.mass), 2))
+    for values, columns in ((Q, places), (V, speeds)):
+        values[:, step.corner.ravel()] = o[..., columns].reshape(2, -1, 2)
+    with torch.no_grad():
+        at = layer.combined(x, topology, held, coefficients).numpy() * layer.inputs.unit_std.numpy()[speeds]
+    expected = at.reshape(2, -1, 2)
+    found = step.change(Q, V, x[..., -1].numpy())[:, step.corner.ravel()]
+    assert np.allclose(found, expected, atol=1e-9 * np.abs(expected).max())
+
+
+def test_a_medium_changes_the_slopes():
+    """Otherwise the tests with drag could not fail."""
+    _, layer, topology, held, coefficients, x = body("swim", True)
+    with torch.no_grad():
+        with_medium = slopes(layer, x, topology, held, coefficients)
+        signals = layer.num_signals * layer.num_kinds
+        without = coefficients.unflatten(1, (2, -1)).clone()
+        without[..., signals:] = 0
+        still = slopes(layer, x, topology, held, without.flatten(1))
+    assert (with_medium.by_velocity - still.by_velocity).abs().max() > 1e-6
+
+
+def test_recordings_are_of_tied_points():
+    assert Topology.of(recorded("swim").group(0).graph).tied is not None
