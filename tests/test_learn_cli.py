@@ -77,14 +77,18 @@ def test_predict_prints_json_alone(rope, model):
     answer = json.loads(done.stdout)
     assert answer.keys() == {"nrmse", "coverage_90", "episode", "adapt", "noise", "seed", "version"}
     assert answer["nrmse"].keys() == {"1", "10", "50", "100", "mean"}
-    assert all(value >= 0 for value in answer["nrmse"].values())
+    # The episodes have 20 steps.
+    assert all(value >= 0 for step, value in answer["nrmse"].items() if step in ("1", "10", "mean"))
+    assert answer["nrmse"]["50"] is answer["nrmse"]["100"] is None
     assert 0 <= answer["coverage_90"] <= 1
     assert (answer["episode"], answer["adapt"], answer["noise"]) == (1, [2, 3], 0)
 
 
 def test_predict_without_json_prints_a_table(rope, model, capsys):
     main(["predict", str(rope), "--model", str(model), "--adapt", "3"])
-    assert "NRMSE at step 10: " in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "NRMSE at step 10: " in printed
+    assert "NRMSE at step 50: the episode is shorter" in printed
 
 
 @pytest.mark.parametrize("form", ["hom", "dense"])
@@ -122,13 +126,20 @@ def test_adapt_writes_a_system_that_predicts(rope, model, tmp_path):
     assert np.isfinite(system.predict(last.observations[0].astype(float), last.actions[:3])).all()
 
 
+def test_small_groups_are_used_whole_and_it_is_said(rope, model, tmp_path, capsys):
+    main(["adapt", str(rope), "--out", str(tmp_path), "--model", str(model)])
+    assert "adapted to 4 episodes of group 0, all it has (asked for 8)" in capsys.readouterr().err
+    assert load_system(tmp_path).evidence.starts.count == 4
+    main(["predict", str(rope), "--model", str(model), "--json"])
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["adapt"] == [1, 2, 3]
+    assert "adapted to 3 episodes, all there are (asked for 8)" in printed.err
+
+
 BAD = {
     "no such episode": (["predict", "{rope}", "--episode", "99", "--model", "{model}"], "has the episodes 0 to 11"),
     "negative episode": (["predict", "{rope}", "--episode", "-1", "--model", "{model}"], "has the episodes 0 to 11"),
-    "too many others": (
-        ["predict", "{rope}", "--adapt", "9", "--model", "{model}"],
-        "3 others of its system, asked for",
-    ),
+    "alone": (["predict", "{tmp}/alone.h5", "--model", "{model}"], "is the only one of its system; there is no other"),
     "no others": (["predict", "{rope}", "--adapt", "0", "--model", "{model}"], "--adapt is 0"),
     "no model": (["predict", "{rope}", "--model", "{tmp}/none"], "has no model.json"),
     "negative noise": (["predict", "{rope}", "--adapt", "3", "--noise", "-1", "--model", "{model}"], "--noise is -1"),
@@ -154,10 +165,6 @@ BAD = {
     "adapt to none": (
         ["adapt", "{rope}", "--episodes", "0", "--out", "{tmp}/o", "--model", "{model}"],
         "--episodes is 0",
-    ),
-    "adapt to more": (
-        ["adapt", "{rope}", "--episodes", "9", "--out", "{tmp}/o", "--model", "{model}"],
-        "group 0 has 4 episodes, asked for 9",
     ),
     "out is a file": (
         ["adapt", "{rope}", "--episodes", "2", "--out", "{tmp}/text", "--model", "{model}"],
@@ -197,12 +204,20 @@ def test_bad_input_ends_with_a_sentence_and_status_2(case, rope, model, tmp_path
         pytest.skip("there is a GPU here")
     if case == "another world's data":
         recorded("grid").save(tmp_path / "grid.h5")
+    if case == "alone":
+        recorded("rope").select([0]).save(tmp_path / "alone.h5")
     (tmp_path / "text").write_text("a")
     before = sorted(p.name for p in tmp_path.iterdir())
     arguments, message = BAD[case]
     if arguments[0] == "train" and "--iterations" not in arguments:
         arguments = [*arguments, "--iterations", "2"]
-    names = {"tmp": tmp_path, "rope": rope, "model": model, "grid": tmp_path / "grid.h5"}
+    names = {
+        "tmp": tmp_path,
+        "rope": rope,
+        "model": model,
+        "grid": tmp_path / "grid.h5",
+        "alone": tmp_path / "alone.h5",
+    }
     with pytest.raises(SystemExit) as stop:
         main([a.format(**names) for a in arguments])
     assert stop.value.code == 2

@@ -144,7 +144,7 @@ class Adapt:
     group: int = 0
     """The system (group of episodes) to adapt to."""
     episodes: int = 8
-    """How many of its episodes to use."""
+    """How many of its episodes to use; all where it has fewer."""
     model: Path | None = None
     """The folder of a model; by default the one that comes with the package for the file's world."""
 
@@ -158,12 +158,11 @@ class Adapt:
             members = data.group(self.group).episodes
             if self.episodes < 1:
                 raise InputError(f"--episodes is {self.episodes}, expected at least 1")
-            if len(members) < self.episodes:
-                raise InputError(f"group {self.group} has {len(members)} episodes, asked for {self.episodes}")
             chosen = members[: self.episodes]
             system = adapt(model, [data[int(k)] for k in chosen])
         save_system(system, self.out)
-        print(f"{self.out}: adapted to {len(chosen)} episodes of group {self.group}", file=sys.stderr)
+        fewer = f", all it has (asked for {self.episodes})" if len(chosen) < self.episodes else ""
+        print(f"{self.out}: adapted to {len(chosen)} episodes of group {self.group}{fewer}", file=sys.stderr)
 
 
 @dataclass
@@ -175,7 +174,7 @@ class Predict:
     episode: int = 0
     """The episode to predict."""
     adapt: int = 8
-    """How many other episodes of its group to adapt to."""
+    """How many other episodes of its group to adapt to; all where it has fewer."""
     noise: float = 0.0
     """Noise added to the observations of these and to the first observation, as a share of the world's units."""
     seeds: int = 3
@@ -191,7 +190,7 @@ class Predict:
     plot: Path | None = None
     """A picture (.png) of the prediction beside the truth."""
     json: bool = False
-    """Print JSON on standard output."""
+    """Print JSON on standard output; steps that the episode does not reach are null."""
 
     def run(self) -> None:
         import numpy as np
@@ -219,12 +218,14 @@ class Predict:
         from gce.evaluation import prediction
 
         results = [
-            prediction(model, episode, adapting, unit, self.noise, self.seed + s, not self.linear)
+            prediction(model, episode, adapting, unit, self.noise, self.seed + s, False if self.linear else None)
             for s in range(self.seeds if self.noise else 1)
         ]
         errors = np.mean([result.nrmse for result in results], axis=0)
-        by_step = {str(step): float(errors[min(step, len(errors)) - 1]) for step in (1, 10, 50, 100)}
+        by_step = {str(k): float(errors[k - 1]) if k <= len(errors) else None for k in (1, 10, 50, 100)}
         by_step["mean"] = float(errors.mean())
+        if len(others) < self.adapt:
+            print(f"adapted to {len(others)} episodes, all there are (asked for {self.adapt})", file=sys.stderr)
         answer = {
             "nrmse": by_step,
             "coverage_90": sum(result.coverage for result in results) / len(results),
@@ -242,7 +243,8 @@ class Predict:
             print(json.dumps(answer))
         else:
             for step, error in by_step.items():
-                print(f"NRMSE {'mean' if step == 'mean' else 'at step ' + step}: {error:.4f}")
+                when = "mean" if step == "mean" else f"at step {step}"
+                print(f"NRMSE {when}: {'the episode is shorter' if error is None else f'{error:.4f}'}")
 
 
 def find_model(folder: Path | None, data: Any) -> Any:
@@ -258,14 +260,12 @@ def find_model(folder: Path | None, data: Any) -> Any:
 
 
 def others_of_group(data: Any, episode: int, count: int) -> list[int]:
-    """The episodes that follow in the same group, going round."""
+    """The episodes that follow in the same group, going round: so many, or all where there are fewer."""
     members = data.group(int(data.groups[episode])).episodes.tolist()
     place = members.index(episode)
     others: list[int] = members[place + 1 :] + members[:place]
-    if len(others) < count:
-        raise InputError(
-            f"episode {episode} has {len(others)} others of its system, asked for {count}; give a smaller --adapt"
-        )
+    if not others:
+        raise InputError(f"episode {episode} is the only one of its system; there is no other to adapt to")
     return others[:count]
 
 
