@@ -22,7 +22,7 @@ from gce.closed_loop import PROTOCOLS, control, figures, problem_for
 from gce.controller import Controller
 from gce.envs import GraphEnv, world_named
 from gce.files import load_model, shipped
-from gce.system import System, collect, fitted
+from gce.system import System, adapt
 from gce.trajectory import Episode
 
 SYSTEM_SEED, GOAL_SEED = 5_000_000, 6_000_000
@@ -75,8 +75,7 @@ class ControlRuns:
                 env.reset(seed=seed, options={"parameters": parameters})
                 observations, actions = env.run(env.excitation(np.random.default_rng([seed, 1]), 100), 100)
                 episodes.append(Episode(env.graph, observations, actions))
-            sums, starts = collect(model, episodes, env.graph)
-            yield env, fitted(model, env.graph, sums, starts, None, np.zeros((1, model.config.num_observations)))
+            yield env, adapt(model, episodes, measure=False)
 
     def _one(self, env: GraphEnv, system: System, r: int) -> dict[str, Any]:
         protocol, seed = PROTOCOLS[self.world], GOAL_SEED + r
