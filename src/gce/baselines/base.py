@@ -1,0 +1,296 @@
+"""What a baseline is: one interface for five methods, the same as our own model's.
+
+    model = train("cko", data, folder)        or        model = load(folder)
+    adapted = adapt(model, episodes)          the episodes of one system
+    adapted.predict(observation, actions)     from an episode's first observation, in physical units
+
+The state of a node is its normalised observation, with the previous action where an action shows only one step late.
+An adapted baseline is three functions of tensors without side effects,
+
+    x_0 = encode(state),   x_{t+1} = step(x_t, a_t),   o_t = decode(x_t)
+
+in double precision, x flat; a planner needs nothing else, since they can be differentiated.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, TypeVar
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from gce.errors import InputError
+from gce.graph import Graph
+from gce.inputs import Points
+from gce.presets import config_for
+from gce.topology import Topology
+from gce.trajectory import Dataset, Episode, Normalisation
+
+UNIT_EPISODES = 200
+"""How many episodes the units are taken from."""
+FAR = 10.0
+"""The error, in standard deviations, beyond which a prediction is no worse."""
+TANGENTS = 2000
+"""How many directions are differentiated at once, which bounds the memory."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """What the data decide about a baseline; JSON values. Each method adds its own sizes.
+
+    previous_action: whether the state holds it. points: the coordinates (x, y, vx, vy) of each point of a node.
+    """
+
+    num_observations: int
+    num_actions: int
+    num_relations: int
+    num_node_types: int
+    num_node_attributes: int
+    num_edge_attributes: int
+    num_exogenous: int
+    world: str | None
+    previous_action: bool
+    points: Points
+
+    @property
+    def num_state(self) -> int:
+        return self.num_observations + self.previous_action * self.num_actions
+
+    @property
+    def num_inputs(self) -> int:
+        """Columns that act on a step: actions, then exogenous inputs."""
+        return self.num_actions + self.num_exogenous
+
+
+C = TypeVar("C", bound=Config)
+
+
+def configure(kind: type[C], data: Dataset, **chosen: Any) -> C:
+    """The configuration of a baseline for a data set; `chosen` overrides what is found and sets the method's sizes."""
+    found = config_for(data)
+    read = {field.name: getattr(found, field.name) for field in fields(Config)}
+    return kind(**{**read, **chosen})
+
+
+class Baseline(nn.Module, ABC):
+    """A method in the units of its data."""
+
+    name: ClassVar[str]
+    config_class: ClassVar[type[Config]]
+
+    observation_mean: Tensor
+    observation_std: Tensor
+    action_std: Tensor
+    exogenous_std: Tensor
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.sizes = config
+        self.register_buffer("observation_mean", torch.zeros(config.num_observations))
+        self.register_buffer("observation_std", torch.ones(config.num_observations))
+        self.register_buffer("action_std", torch.ones(config.num_actions))
+        self.register_buffer("exogenous_std", torch.ones(config.num_exogenous))
+
+    @abstractmethod
+    def fit(self, episodes: Sequence[Episode]) -> Adapted:
+        """Adapted to the episodes of one system, which have been checked."""
+
+    @torch.no_grad()
+    def set_units(self, data: Dataset, seed: int = 0) -> None:
+        """Learn the units from some episodes of a data set."""
+        chosen = np.random.default_rng([seed, 1]).permutation(len(data))[:UNIT_EPISODES]
+        part = data.select(np.sort(chosen))
+        units = Normalisation.of(part)
+        self.observation_mean.copy_(torch.as_tensor(units.observation_mean))
+        self.observation_std.copy_(torch.as_tensor(units.observation_std))
+        self.action_std.copy_(torch.as_tensor(units.action_std))
+        if self.sizes.num_exogenous:
+            rows = [e.exogenous.reshape(-1, self.sizes.num_exogenous) for e in part if e.exogenous is not None]
+            std = torch.as_tensor(np.concatenate(rows).std(0))
+            self.exogenous_std.copy_(torch.where(std > 0, std, 1.0))
+
+    # ---- units ----
+
+    def normalise(self, observations: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d"]:
+        return (observations - self.observation_mean) / self.observation_std
+
+    def denormalise(self, observations: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d"]:
+        return observations * self.observation_std + self.observation_mean
+
+    def merge(
+        self, observations: Float[Tensor, "*batch nodes d"], topology: Topology
+    ) -> Float[Tensor, "*batch nodes d"]:
+        """Tied coordinates at their mean, which is one of physical quantities, not of normalised ones."""
+        if topology.tied is None:
+            return observations
+        return self.normalise(topology.merge(self.denormalise(observations)))
+
+    def inputs(
+        self, actions: Float[np.ndarray, "steps nodes a"], exogenous: Float[np.ndarray, "steps nodes e"] | None
+    ) -> Float[Tensor, "steps nodes i"]:
+        """Normalised actions, then normalised exogenous inputs."""
+        dtype, e = self.action_std.dtype, self.sizes.num_exogenous
+        scaled = torch.as_tensor(actions, dtype=dtype) / self.action_std
+        if not e:
+            return scaled
+        if exogenous is None or exogenous.shape != (*actions.shape[:2], e):
+            raise InputError(f"the model needs {e} exogenous inputs a node at every step; give them")
+        return torch.cat([scaled, torch.as_tensor(exogenous, dtype=dtype) / self.exogenous_std], dim=-1)
+
+    def states(self, episode: Episode) -> tuple[Float[Tensor, "steps_plus_1 nodes c"], Float[Tensor, "steps nodes i"]]:
+        """The normalised states and inputs of an episode; before it there was no action."""
+        observations = self.normalise(torch.as_tensor(episode.observations, dtype=self.observation_mean.dtype))
+        inputs = self.inputs(episode.actions, episode.exogenous)
+        if not self.sizes.previous_action:
+            return observations, inputs
+        actions = inputs[..., : self.sizes.num_actions]
+        earlier = torch.cat([torch.zeros_like(actions[:1]), actions])
+        return torch.cat([observations, earlier], dim=-1), inputs
+
+
+class Adapted(ABC):
+    """A baseline adapted to one system.
+
+    model: in double precision, for its units; graph: of the system.
+    """
+
+    def __init__(self, model: Baseline, graph: Graph) -> None:
+        self.model, self.graph, self.topology = model, graph, Topology.of(graph)
+
+    # ---- what a method defines ----
+
+    @abstractmethod
+    def encode(self, state: Float[Tensor, "*batch nodes c"]) -> Float[Tensor, "*batch s"]: ...
+
+    @abstractmethod
+    def step(self, x: Float[Tensor, "*batch s"], inputs: Float[Tensor, "*batch nodes i"]) -> Float[Tensor, "*batch s"]:
+        """The next x; inputs: normalised actions, then exogenous inputs."""
+
+    @abstractmethod
+    def decode(self, x: Float[Tensor, "*batch s"]) -> Float[Tensor, "*batch nodes d"]:
+        """The normalised observation."""
+
+    def slopes(
+        self, x: Float[Tensor, "M s"], inputs: Float[Tensor, "M nodes i"]
+    ) -> tuple[Float[Tensor, "M s s"], Float[Tensor, "M s n"]]:
+        """(d step / d x, d step / d inputs) at every row, nodes and inputs flattened."""
+        by_x, by_u = derivatives(self.step, x, inputs)
+        return by_x, by_u.flatten(-2)
+
+    def output_slopes(self, x: Float[Tensor, "M s"]) -> Float[Tensor, "T p s"]:
+        """d observe / d x at every row, nodes and coordinates flattened; one for all (T = 1) where it is linear."""
+        return derivatives(lambda x: self.observe(x).flatten(-2), x)[0]
+
+    # ---- what everyone uses ----
+
+    def observe(self, x: Float[Tensor, "*batch s"]) -> Float[Tensor, "*batch nodes d"]:
+        """The normalised observation, tied coordinates merged."""
+        return self.model.merge(self.decode(x), self.topology)
+
+    def start(
+        self, observation: Float[np.ndarray, "nodes d"], before: tuple[np.ndarray, np.ndarray] | None = None
+    ) -> Float[Tensor, " s"]:
+        """x_0 of an observation in physical units. before: (observation, action) one step earlier, None for none."""
+        c = self.model.sizes
+        expected = (self.graph.num_nodes, c.num_observations)
+        if observation.shape != expected:
+            raise InputError(f"the observation has shape {observation.shape}, this system's have {expected}")
+        if not np.isfinite(observation).all():
+            raise InputError("the observation holds numbers that are not finite")
+        state = self.model.normalise(torch.as_tensor(observation, dtype=torch.float64))
+        if c.previous_action:
+            action = np.zeros((len(state), c.num_actions)) if before is None else before[1]
+            state = torch.cat([state, torch.as_tensor(action, dtype=torch.float64) / self.model.action_std], dim=-1)
+        with torch.no_grad():
+            return self.encode(state)
+
+    @torch.no_grad()
+    def rollout(
+        self, x: Float[Tensor, "*batch s"], inputs: Float[Tensor, "*batch steps nodes i"]
+    ) -> Float[Tensor, "*batch steps s"]:
+        """x_1..x_M."""
+        path = []
+        for u in inputs.unbind(-3):
+            x = self.step(x, u)
+            path.append(x)
+        return torch.stack(path, dim=-2)
+
+    def predict(
+        self,
+        observation: Float[np.ndarray, "nodes d"],
+        actions: Float[np.ndarray, "steps nodes a"],
+        exogenous: Float[np.ndarray, "steps nodes e"] | None = None,
+        before: tuple[np.ndarray, np.ndarray] | None = None,
+    ) -> Float[np.ndarray, "steps_plus_1 nodes d"]:
+        """The observations that actions lead to, in physical units, the given one first."""
+        x = self.start(observation, before)
+        expected = (self.graph.num_nodes, self.model.sizes.num_actions)
+        if actions.shape[1:] != expected or len(actions) == 0:
+            raise InputError(f"the actions have shape {actions.shape}, expected (steps, {expected[0]}, {expected[1]})")
+        path = self.rollout(x, self.model.inputs(actions, exogenous))
+        with torch.no_grad():
+            predicted = self.model.denormalise(self.observe(path)).numpy()
+        return np.concatenate([observation[None], predicted])
+
+    @torch.no_grad()
+    def miss(self, states: Float[Tensor, "episodes _ nodes c"], inputs: Float[Tensor, "episodes _ nodes i"]) -> float:
+        """Root mean square error of predicting episodes from their starts, mean over steps and episodes."""
+        states = states.double()
+        path = self.observe(self.rollout(self.encode(states[:, 0]), inputs.double()))
+        wrong = path - states[:, 1:, :, : self.model.sizes.num_observations]
+        return float(torch.nan_to_num(wrong.square().mean((-1, -2)).sqrt(), nan=FAR).clamp(max=FAR).mean())
+
+
+def derivatives(function: Callable[..., Tensor], *rows: Tensor) -> list[Tensor]:
+    """d function / d each argument at every row [M, outputs, ...], backwards, some rows at a time.
+
+    function: acts on each row alone, [M, ...] to [M, outputs].
+    """
+    found: list[list[Tensor]] = [[] for _ in rows]
+    size = sum(argument[0].numel() for argument in rows)
+    for part in zip(*(argument.split(max(1, TANGENTS // size)) for argument in rows), strict=True):
+        leaves = [argument.detach().requires_grad_(True) for argument in part]
+        with torch.enable_grad():
+            values = function(*leaves)
+        outputs = values.shape[1]
+        every = torch.eye(outputs, dtype=values.dtype)[:, None, :].expand(-1, len(values), -1)
+        slopes = torch.autograd.grad(
+            values, leaves, every, is_grads_batched=True, allow_unused=True, materialize_grads=True
+        )
+        for pieces, slope in zip(found, slopes, strict=True):
+            pieces.append(slope.transpose(0, 1))
+    return [torch.cat(pieces) for pieces in found]
+
+
+def adapt(model: Baseline, episodes: Sequence[Episode]) -> Adapted:
+    """Adapt to the system that some episodes are of."""
+    episodes = list(episodes)
+    if not episodes:
+        raise InputError("there is no episode to adapt to; give at least one")
+    c, graph = model.sizes, episodes[0].graph
+    for k, episode in enumerate(episodes):
+        g = episode.graph
+        if g is not graph and not g.equals(graph):
+            raise InputError(
+                f"episode {k} is of another graph than episode 0; adapt to episodes of one system at a time"
+            )
+        for what, found, expected in (
+            ("coordinates", episode.observations.shape[2], c.num_observations),
+            ("action coordinates", episode.actions.shape[2], c.num_actions),
+            ("node attributes", g.node_attributes.shape[1], c.num_node_attributes),
+            ("edge attributes", g.edge_attributes.shape[1], c.num_edge_attributes),
+        ):
+            if found != expected:
+                raise InputError(f"episode {k} has {found} {what}, the model was made for {expected}")
+        for what, found, known in (
+            ("relation", int(g.edge_type.max()), c.num_relations),
+            ("node", int(g.node_type.max()), c.num_node_types),
+        ):
+            if found >= known:
+                raise InputError(f"episode {k} has {what} type {found}, the model knows 0 to {known - 1}")
+    return model.fit(episodes)

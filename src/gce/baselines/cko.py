@@ -1,0 +1,158 @@
+"""CKO: compositional Koopman operators (Li, He, Wu, Katabi, Torralba 2020).
+
+A message-passing autoencoder psi = E(o), o = D(psi); one operator a relation type on the plain sums of the features of
+the neighbours in that relation, fitted in closed form to some episodes of a system; rollouts stay linear,
+
+    psi_{t+1} = C' X(psi_t, a_t),     o_t = D(psi_t).
+
+Loss, over windows of episodes that the operators were not fitted on (|.| root mean square over nodes and coordinates):
+
+    autoencoding    mean_t |D(E(o_t)) - o_t|
+    prediction      mean_t |D(psi_t) - o_t|,   psi rolled out from E(o_0)
+    metric          0.3 mean over nodes and pairs of times of | ||E(o_t) - E(o_s)|| - ||o_t - o_s|| |
+
+The metric term asks that distances between features are those between observations.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from gce.baselines.base import Config
+from gce.baselines.koopman import Blocks, LinearAdapted
+from gce.baselines.trainable import Schedule, Trainable
+from gce.baselines.windows import Batch, Draw, Recorded, miss
+from gce.encoder import Encoder, EncoderShape
+from gce.inputs import InputLayer
+from gce.ridge import Moments
+from gce.topology import Topology
+from gce.trajectory import Episode
+
+
+@dataclass(frozen=True)
+class CkoConfig(Config):
+    features: int = 32
+    node_width: int = 64
+    edge_width: int = 32
+    rounds: int = 2
+    ridge: float = 2e-3
+    metric_weight: float = 0.3
+
+
+def message_passing(config: Config, num_state: int, outputs: int, width: tuple[int, int], rounds: int) -> Encoder:
+    """Message passing as published: states and their differences, no lengths or directions; all but unbounded."""
+    layer = InputLayer(
+        num_observations=num_state,
+        num_state=num_state,
+        num_previous_actions=0,
+        num_relations=config.num_relations,
+        num_node_types=config.num_node_types,
+        num_node_attributes=config.num_node_attributes,
+        num_edge_attributes=config.num_edge_attributes,
+        points=(),
+    )
+    shape = EncoderShape(
+        num_relations=config.num_relations,
+        num_node_types=config.num_node_types,
+        num_features=outputs,
+        num_linear=0,
+        node_width=width[0],
+        edge_width=width[1],
+        rounds=rounds,
+    )
+    return Encoder(layer, shape, bound=100.0)
+
+
+class Cko(Trainable):
+    name, config_class = "cko", CkoConfig
+    schedule: ClassVar[Schedule] = Schedule(
+        iterations=4000,
+        horizons=(4, 16, 16, 32, 32, 64),
+        draw=Draw(systems=4, windows=4, fit_episodes=8, fit_steps=12),
+    )
+
+    def __init__(self, config: CkoConfig) -> None:
+        super().__init__(config)
+        c = self.config = config
+        width = (c.node_width, c.edge_width)
+        self.encoder = message_passing(c, c.num_observations, c.features, width, c.rounds)
+        self.decoder = message_passing(c, c.features, c.num_observations, width, c.rounds)
+        self.blocks = Blocks(c, c.features)
+
+    def set_inputs(self, systems: Sequence[Recorded]) -> None:
+        d = self.config.num_observations
+        self.encoder.inputs.set_units((s.states[0, ::4, :, :d], s.topology) for s in systems)
+        # The decoder sees the same attributes.
+        self.decoder.inputs.attribute_mean.copy_(self.encoder.inputs.attribute_mean)
+        self.decoder.inputs.attribute_std.copy_(self.encoder.inputs.attribute_std)
+
+    def moments(self, psi: Tensor, states: Tensor, inputs: Tensor, topology: Topology) -> list[Moments]:
+        """Sums of the regression of each graph, from features along stretches [windows, steps+1, nodes, f]."""
+        z = torch.cat([psi, states[..., self.config.num_observations :]], dim=-1)
+        X = self.blocks.regressors(z[:, :-1], inputs, None, topology)
+        return self.blocks.form.moments(X, psi[:, 1:], topology)
+
+    def loss(self, batch: Batch, generator: torch.Generator) -> Float[Tensor, ""]:
+        c, topology, w = self.config, batch.topology, batch.windows
+        if batch.fit is None:
+            raise ValueError("operators are fitted in training; draw episodes to fit on")
+        d = c.num_observations
+        truth = w.states[..., :d]
+        fit_psi = self.encoder(batch.fit.states[..., :d], topology)
+        sums = self.moments(fit_psi, batch.fit.states, batch.fit.inputs, topology)
+        C = [self.blocks.solve(m, c.ridge) for m in sums]
+        psi = self.encoder(truth, topology)
+        z = torch.cat([psi[:, 0], w.states[:, 0, :, d:]], dim=-1)
+        path = []
+        for t in range(w.inputs.shape[1]):
+            X = self.blocks.regressors(z, w.inputs[:, t], None, topology)
+            z = self.blocks.next(C, X, w.inputs[:, t], topology)
+            path.append(z[..., : c.features])
+        decoded = self.decoder(torch.cat([psi, torch.stack(path, dim=1).clamp(-1e3, 1e3)], dim=1), topology)
+        steps = truth.shape[1]
+        other = torch.randperm(steps, generator=generator)
+        near = _distance(psi, psi[:, other]) - _distance(truth, truth[:, other])
+        return (
+            miss(decoded[:, :steps], truth, topology)
+            + miss(decoded[:, steps:], truth[:, 1:], topology)
+            + c.metric_weight * near.abs().mean()
+        )
+
+    def fit(self, episodes: Sequence[Episode]) -> CkoAdapted:
+        model = copy.deepcopy(self).double()
+        graph = episodes[0].graph
+        topology, d = Topology.of(graph), self.config.num_observations
+        total: Moments | None = None
+        with torch.no_grad():
+            for episode in episodes:
+                states, inputs = model.states(episode)
+                psi = model.encoder(states[..., :d], topology)
+                (moments,) = self.moments(psi[None], states[None], inputs[None], topology)
+                total = moments if total is None else total + moments
+        assert total is not None
+        C = self.blocks.solve(total, self.config.ridge)
+        return CkoAdapted(model, graph, *self.blocks.assemble(C, None, topology))
+
+
+class CkoAdapted(LinearAdapted):
+    model: Cko
+
+    def encode(self, state: Float[Tensor, "*batch nodes c"]) -> Float[Tensor, "*batch s"]:
+        d = self.model.config.num_observations
+        psi = self.model.encoder(state[..., :d], self.topology)
+        return torch.cat([psi, state[..., d:]], dim=-1).flatten(-2)
+
+    def decode(self, x: Float[Tensor, "*batch s"]) -> Float[Tensor, "*batch nodes d"]:
+        psi = x.unflatten(-1, (self.graph.num_nodes, -1))[..., : self.model.config.features]
+        return self.model.decoder(psi, self.topology)
+
+
+def _distance(left: Float[Tensor, "*batch c"], right: Float[Tensor, "*batch c"]) -> Float[Tensor, "*batch"]:
+    return ((left - right).square().sum(-1) + 1e-8).sqrt()

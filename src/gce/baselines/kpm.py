@@ -1,0 +1,129 @@
+"""KPM: Koopman operators on polynomials of the observation (the polynomial baseline of Li et al. 2020).
+
+    psi_i = [o_i, monomials of degree 2 to `order` of v_i, o_i x attributes_i]
+
+v_i is the observation, or for nodes of several points the mean place and the mean velocity of these, which keeps
+places and velocities apart and the number of monomials small. Nothing is trained: the operators are fitted to the
+episodes of a system by ridge regression,
+
+    minimise mean |psi(o_{t+1}) - C' X(psi(o_t), a_t)|^2 + ridge |C|^2
+
+and of a few ridges the one is taken that predicts these episodes best from their starts: a system that explodes would
+fit single steps well. The observation is among the features, so decoding is a selection.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations_with_replacement
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from gce.baselines.base import Baseline, Config
+from gce.baselines.koopman import Blocks, LinearAdapted
+from gce.baselines.windows import Recorded
+from gce.ridge import Moments
+from gce.topology import Topology
+from gce.trajectory import Dataset, Episode
+
+
+@dataclass(frozen=True)
+class KpmConfig(Config):
+    """order: the highest degree of a monomial; ridges: to choose from."""
+
+    order: int = 2
+    ridges: tuple[float, ...] = (1e-3, 1e-2, 1e-1)
+
+
+class Kpm(Baseline):
+    name, config_class = "kpm", KpmConfig
+
+    attribute_mean: Tensor
+    attribute_std: Tensor
+
+    def __init__(self, config: KpmConfig) -> None:
+        super().__init__(config)
+        self.config = config
+        attributes = config.num_node_attributes
+        self.register_buffer("attribute_mean", torch.zeros(attributes))
+        self.register_buffer("attribute_std", torch.ones(attributes))
+        places = [[point[k] for point in config.points] for k in range(4)] if config.points else []
+        self.averaged = places or [[k] for k in range(config.num_observations)]
+        features = config.num_observations * (1 + attributes) + len(self.monomials(len(self.averaged)))
+        self.blocks = Blocks(config, features, attributes + len(_products(attributes, 2)))
+
+    def set_units(self, data: Dataset, seed: int = 0) -> None:
+        super().set_units(data, seed)
+        if self.config.num_node_attributes:
+            graphs = [data.group(int(g)).graph for g in sorted(set(data.groups))]
+            rows = torch.cat([torch.as_tensor(g.node_attributes) for g in graphs])
+            self.attribute_mean.copy_(rows.mean(0))
+            self.attribute_std.copy_(rows.std(0).clamp_min(1e-6))
+
+    def monomials(self, variables: int) -> list[tuple[int, ...]]:
+        return [m for degree in range(2, self.config.order + 1) for m in _products(variables, degree)]
+
+    def attributes(self, topology: Topology) -> Float[Tensor, "nodes g"]:
+        return (topology.node_attributes - self.attribute_mean) / self.attribute_std
+
+    def features(
+        self, observations: Float[Tensor, "*batch nodes d"], topology: Topology
+    ) -> Float[Tensor, "*batch nodes f"]:
+        """psi."""
+        v = torch.stack([observations[..., columns].mean(-1) for columns in self.averaged], dim=-1)
+        monomials = [v[..., list(m)].prod(-1, keepdim=True) for m in self.monomials(v.shape[-1])]
+        known = self.attributes(topology)
+        crossed = (observations.unsqueeze(-1) * known.unsqueeze(-2)).flatten(-2)
+        return torch.cat([observations, *monomials, crossed], dim=-1)
+
+    def static(self, topology: Topology) -> Float[Tensor, "nodes g"] | None:
+        """The node's attributes and their products: what acts on a node and does not change."""
+        known = self.attributes(topology)
+        if not known.shape[-1]:
+            return None
+        products = [known[:, list(m)].prod(-1, keepdim=True) for m in _products(known.shape[-1], 2)]
+        return torch.cat([known, *products], dim=-1)
+
+    def fit(self, episodes: Sequence[Episode]) -> KpmAdapted:
+        model = copy.deepcopy(self).double()
+        graph = episodes[0].graph
+        topology, d = Topology.of(graph), self.config.num_observations
+        static = model.static(topology)
+        total: Moments | None = None
+        for episode in episodes:
+            states, inputs = model.states(episode)
+            psi = model.features(states[..., :d], topology)
+            z = torch.cat([psi, states[..., d:]], dim=-1)
+            X = self.blocks.regressors(z[:-1], inputs, static, topology)
+            (moments,) = self.blocks.form.moments(X, psi[1:], topology)
+            total = moments if total is None else total + moments
+        assert total is not None
+        candidates = [
+            KpmAdapted(model, graph, *self.blocks.assemble(self.blocks.solve(total, ridge), static, topology))
+            for ridge in self.config.ridges
+        ]
+        system = Recorded(model, episodes)
+        return min(candidates, key=lambda adapted: adapted.miss(system.states, system.inputs))
+
+
+class KpmAdapted(LinearAdapted):
+    model: Kpm
+
+    def encode(self, state: Float[Tensor, "*batch nodes c"]) -> Float[Tensor, "*batch s"]:
+        d = self.model.config.num_observations
+        psi = self.model.features(state[..., :d], self.topology)
+        return torch.cat([psi, state[..., d:]], dim=-1).flatten(-2)
+
+    def decode(self, x: Float[Tensor, "*batch s"]) -> Float[Tensor, "*batch nodes d"]:
+        return x.unflatten(-1, (self.graph.num_nodes, -1))[..., : self.model.config.num_observations]
+
+    def output_slopes(self, x: Float[Tensor, "M s"]) -> Float[Tensor, "T p s"]:
+        return super().output_slopes(x[:1])
+
+
+def _products(variables: int, degree: int) -> list[tuple[int, ...]]:
+    return list(combinations_with_replacement(range(variables), degree))

@@ -1,0 +1,140 @@
+"""What is true of one baseline and not of the others."""
+
+import numpy as np
+import pytest
+import torch
+
+from gce.baselines import adapt
+from gce.baselines.base import Config, configure
+from gce.baselines.cko import Cko, CkoConfig
+from gce.baselines.koopman import Blocks
+from gce.baselines.kpm import Kpm, KpmConfig
+from gce.baselines.padded import Normal, PaddedConfig
+from gce.baselines.pcc import Pcc, PccConfig
+from gce.baselines.vae import Vae
+from gce.graph import Graph, ring
+from gce.topology import Topology
+from gce.trajectory import Dataset, Episode
+from small import recorded, system_episodes
+
+
+def linear_episodes(count: int = 4, steps: int = 40) -> list[Episode]:
+    """o_i' = S o_i + sum over neighbours T o_j + b a_i + k on a ring: what KPM can express."""
+    rng = np.random.default_rng(0)
+    graph = Graph.from_edges(5, ring(5), undirected=True)
+    graph = Graph(
+        graph.edge_index,
+        (graph.senders == graph.receivers).astype(np.int64),
+        graph.node_type,
+        graph.node_attributes,
+        graph.edge_attributes,
+    )
+    S, T, b = np.array([[0.7, 0.1], [-0.2, 0.6]]), np.array([[0.05, 0.02], [-0.03, 0.05]]), np.array([0.3, -0.2])
+    neighbours = np.zeros((5, 5))
+    neighbours[graph.receivers, graph.senders] = graph.senders != graph.receivers
+    episodes = []
+    for _ in range(count):
+        actions = rng.standard_normal((steps, 5, 1))
+        path = [rng.standard_normal((5, 2))]
+        for a in actions:
+            path.append(path[-1] @ S.T + neighbours @ path[-1] @ T.T + a * b + 0.1)
+        episodes.append(Episode(graph, np.array(path), actions))
+    return episodes
+
+
+def test_kpm_is_exact_on_a_linear_system():
+    episodes = linear_episodes()
+    data = Dataset.from_episodes(episodes, [0] * len(episodes))
+    model = Kpm(configure(KpmConfig, data, ridges=(1e-12,)))
+    model.set_units(data)
+    predicted = adapt(model, episodes[1:]).predict(episodes[0].observations[0], episodes[0].actions)
+    assert np.abs(predicted - episodes[0].observations).max() < 1e-5
+
+
+def test_kpm_features_are_the_observation_and_products():
+    model = Kpm(configure(KpmConfig, recorded("rope"), order=2))
+    graph = system_episodes()[0].graph
+    psi = model.features(torch.tensor([[1.0, 2.0, 3.0, 5.0]] * graph.num_nodes), Topology.of(graph))
+    assert psi[0].tolist() == [1, 2, 3, 5, 1, 2, 3, 5, 4, 6, 10, 9, 15, 25]
+    soft = Kpm(configure(KpmConfig, recorded("soft"), order=2))
+    # Places and velocities of a box are averaged apart: 16 coordinates and the 10 products of 4 means.
+    assert soft.blocks.features == 26
+    assert soft.averaged == [[0, 2, 4, 6], [1, 3, 5, 7], [8, 10, 12, 14], [9, 11, 13, 15]]
+
+
+@pytest.mark.parametrize("world", ["rope", "soft", "grid"])
+def test_the_assembled_system_is_the_composed_operator(world):
+    graph = system_episodes(world)[0].graph
+    config, topology = configure(Config, recorded(world)), Topology.of(graph)
+    blocks = Blocks(config, num_features=3, num_static=2)
+    generator = torch.Generator().manual_seed(0)
+
+    def draw(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, generator=generator, dtype=torch.float64)
+
+    z, inputs, static = draw(graph.num_nodes, 3 + blocks.carried), draw(graph.num_nodes, 1), draw(graph.num_nodes, 2)
+    X = blocks.regressors(z, inputs, static, topology)
+    C = draw(X.shape[-1], 3)
+    A, B, c = blocks.assemble(C, static, topology)
+    assert torch.allclose(blocks.next([C], X, inputs, topology).flatten(), A @ z.flatten() + B @ inputs.flatten() + c)
+
+
+def test_cko_fits_episodes_one_by_one_as_all_at_once():
+    data, episodes = recorded("rope"), system_episodes()
+    model = Cko(configure(CkoConfig, data, features=4, node_width=8, edge_width=8)).double()
+    model.set_units(data)
+    together = adapt(model, episodes[1:])
+    psi, topology = [], Topology.of(episodes[0].graph)
+    pairs = [model.states(episode) for episode in episodes[1:]]
+    states, inputs = (torch.stack(column) for column in zip(*pairs, strict=True))
+    with torch.no_grad():
+        psi = model.encoder(states, topology)
+        (moments,) = model.moments(psi, states, inputs, topology)
+        A, _, _ = model.blocks.assemble(model.blocks.solve(moments, model.config.ridge), None, topology)
+    assert torch.allclose(together.A, A)
+
+
+def test_kl_and_entropy_agree_with_samples():
+    left = Normal(torch.tensor([0.3, -1.0]), torch.tensor([0.1, -0.5]))
+    right = Normal(torch.tensor([0.0, 0.5]), torch.tensor([0.4, 0.2]))
+    many = Normal(left.mean.expand(200_000, 2), left.logvar.expand(200_000, 2))
+    z = many.sample(torch.Generator().manual_seed(0))
+    assert torch.isclose(left.divergence(right), (left.log_density(z) - right.log_density(z)).mean(), atol=0.02)
+    assert torch.isclose(left.entropy(), -left.log_density(z).mean(), atol=0.02)
+    assert left.divergence(left) == 0
+
+
+def test_the_latent_dynamics_of_vae_have_an_inverse():
+    model = Vae(configure(PaddedConfig, recorded("rope"), latent=5, width=16, max_nodes=5)).double()
+    with torch.no_grad():
+        model.transition[-1].weight.mul_(40)  # far from the identity
+        z, u = torch.randn(50, 5).double(), torch.randn(50, 5).double()
+        v, r, B, c = model.linear(z)
+        A = torch.eye(5) + v.unsqueeze(-1) * r.unsqueeze(-2)
+        assert (torch.linalg.det(A) > 0.09).all()
+        assert (((v * r).sum(-1)).abs() > 0.5).any()
+        expected = (A @ z.unsqueeze(-1) + B @ u.unsqueeze(-1)).squeeze(-1) + c
+        assert torch.allclose(model.advance(z, u), expected)
+
+
+def test_curvature_is_zero_where_the_latent_dynamics_are_linear():
+    model = Pcc(configure(PccConfig, recorded("rope"), latent=5, width=16, max_nodes=5)).double()
+    z, u = torch.randn(8, 5).double(), torch.randn(8, 5).double()
+    with torch.no_grad():
+        assert (model.bend(z, u, torch.Generator().manual_seed(0)) > 1e-9).all()
+    model.transition.net = torch.nn.Linear(10, 10).double()
+    with torch.no_grad():
+        assert (model.bend(z, u, torch.Generator().manual_seed(0)) < 1e-20).all()
+
+
+def test_nodes_that_are_not_there_do_not_count():
+    model = Vae(configure(PaddedConfig, recorded("rope"), latent=5, width=16, max_nodes=6))
+    states = torch.randn(3, 4, 4)
+    x = model.padded(states)
+    assert x.shape == (3, 6 * 4 + 6)
+    assert torch.equal(x[0, 24:], torch.tensor([1.0, 1, 1, 1, 0, 0]))
+    present = model.pad(torch.ones_like(states))
+    z = torch.randn(3, 5)
+    moved = x.clone()
+    moved[:, 16:24] = 7.0
+    assert torch.equal(model.likelihood(x, z, present), model.likelihood(moved, z, present))
