@@ -6,13 +6,13 @@ import torch
 
 from gce.baselines import adapt
 from gce.baselines.base import Config, configure
-from gce.baselines.cko import Cko, CkoConfig
 from gce.baselines.koopman import Blocks
 from gce.baselines.kpm import Kpm, KpmConfig
 from gce.baselines.padded import Normal, PaddedConfig
 from gce.baselines.pcc import Pcc, PccConfig
 from gce.baselines.vae import Vae
 from gce.graph import Graph, ring
+from gce.ridge import Moments, solve
 from gce.topology import Topology
 from gce.trajectory import Dataset, Episode
 from small import recorded, system_episodes
@@ -79,19 +79,21 @@ def test_the_assembled_system_is_the_composed_operator(world):
     assert torch.allclose(blocks.next([C], X, inputs, topology).flatten(), A @ z.flatten() + B @ inputs.flatten() + c)
 
 
-def test_cko_fits_episodes_one_by_one_as_all_at_once():
-    data, episodes = recorded("rope"), system_episodes()
-    model = Cko(configure(CkoConfig, data, features=4, node_width=8, edge_width=8)).double()
-    model.set_units(data)
-    together = adapt(model, episodes[1:])
-    psi, topology = [], Topology.of(episodes[0].graph)
-    pairs = [model.states(episode) for episode in episodes[1:]]
-    states, inputs = (torch.stack(column) for column in zip(*pairs, strict=True))
-    with torch.no_grad():
-        psi = model.encoder(states, topology)
-        (moments,) = model.moments(psi, states, inputs, topology)
-        A, _, _ = model.blocks.assemble(model.blocks.solve(moments, model.config.ridge), None, topology)
-    assert torch.allclose(together.A, A)
+def test_relations_that_a_graph_lacks_change_nothing():
+    """The fit on the regressors in use is ridge regression on all of them."""
+    graph = system_episodes("rope")[0].graph
+    config, topology = configure(Config, recorded("rope")), Topology.of(graph)
+    blocks = Blocks(config, num_features=3)
+    generator = torch.Generator().manual_seed(0)
+    z, inputs, psi = (torch.randn(30, graph.num_nodes, k, generator=generator).double() for k in (3, 1, 3))
+    inputs[:, 1:] = 0  # only the first mass acts
+    X = blocks.regressors(z, inputs, None, topology)
+    (regression,) = blocks.regressions(X, psi, topology)
+    assert 0 < (~regression.used).sum() < len(regression.used)
+    penalty = torch.full((X.shape[-1],), 0.1, dtype=torch.float64)
+    penalty[-config.num_node_types :] = 0
+    expected = solve(Moments.of(X.flatten(0, 1), psi.flatten(0, 1)), penalty).coefficients
+    assert torch.allclose(regression.solve(0.1), expected)
 
 
 def test_kl_and_entropy_agree_with_samples():

@@ -128,7 +128,8 @@ class Baseline(nn.Module, ABC):
         """Tied coordinates at their mean, which is one of physical quantities, not of normalised ones."""
         if topology.tied is None:
             return observations
-        return self.normalise(topology.merge(self.denormalise(observations)))
+        physical = self.denormalise(observations).movedim(-2, 0)
+        return self.normalise(topology.merge(physical).movedim(0, -2))
 
     def inputs(
         self, actions: Float[np.ndarray, "steps nodes a"], exogenous: Float[np.ndarray, "steps nodes e"] | None

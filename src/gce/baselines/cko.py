@@ -31,7 +31,6 @@ from gce.baselines.trainable import Schedule, Trainable
 from gce.baselines.windows import Batch, Draw, Recorded, miss
 from gce.encoder import Encoder, EncoderShape
 from gce.inputs import InputLayer
-from gce.ridge import Moments
 from gce.topology import Topology
 from gce.trajectory import Episode
 
@@ -88,16 +87,17 @@ class Cko(Trainable):
 
     def set_inputs(self, systems: Sequence[Recorded]) -> None:
         d = self.config.num_observations
-        self.encoder.inputs.set_units((s.states[0, ::4, :, :d], s.topology) for s in systems)
+        self.encoder.inputs.set_units((s.states[0, ::4, :, :d].transpose(0, 1), s.topology) for s in systems)
         # The decoder sees the same attributes.
         self.decoder.inputs.attribute_mean.copy_(self.encoder.inputs.attribute_mean)
         self.decoder.inputs.attribute_std.copy_(self.encoder.inputs.attribute_std)
 
-    def moments(self, psi: Tensor, states: Tensor, inputs: Tensor, topology: Topology) -> list[Moments]:
-        """Sums of the regression of each graph, from features along stretches [windows, steps+1, nodes, f]."""
+    def regressors(
+        self, psi: Float[Tensor, "*batch nodes f"], states: Tensor, inputs: Tensor, topology: Topology
+    ) -> Float[Tensor, "*batch nodes D"]:
+        """Of the features after psi, beside which stands the previous action of the states."""
         z = torch.cat([psi, states[..., self.config.num_observations :]], dim=-1)
-        X = self.blocks.regressors(z[:, :-1], inputs, None, topology)
-        return self.blocks.form.moments(X, psi[:, 1:], topology)
+        return self.blocks.regressors(z, inputs, None, topology)
 
     def loss(self, batch: Batch, generator: torch.Generator) -> Float[Tensor, ""]:
         c, topology, w = self.config, batch.topology, batch.windows
@@ -106,8 +106,8 @@ class Cko(Trainable):
         d = c.num_observations
         truth = w.states[..., :d]
         fit_psi = self.encoder(batch.fit.states[..., :d], topology)
-        sums = self.moments(fit_psi, batch.fit.states, batch.fit.inputs, topology)
-        C = [self.blocks.solve(m, c.ridge) for m in sums]
+        X = self.regressors(fit_psi[:, :-1], batch.fit.states[:, :-1], batch.fit.inputs, topology)
+        C = [regression.solve(c.ridge) for regression in self.blocks.regressions(X, fit_psi[:, 1:], topology)]
         psi = self.encoder(truth, topology)
         z = torch.cat([psi[:, 0], w.states[:, 0, :, d:]], dim=-1)
         path = []
@@ -129,15 +129,15 @@ class Cko(Trainable):
         model = copy.deepcopy(self).double()
         graph = episodes[0].graph
         topology, d = Topology.of(graph), self.config.num_observations
-        total: Moments | None = None
+        regressors, targets = [], []
         with torch.no_grad():
             for episode in episodes:
                 states, inputs = model.states(episode)
                 psi = model.encoder(states[..., :d], topology)
-                (moments,) = self.moments(psi[None], states[None], inputs[None], topology)
-                total = moments if total is None else total + moments
-        assert total is not None
-        C = self.blocks.solve(total, self.config.ridge)
+                regressors.append(model.regressors(psi[:-1], states[:-1], inputs, topology))
+                targets.append(psi[1:])
+            (regression,) = self.blocks.regressions(torch.cat(regressors), torch.cat(targets), topology)
+            C = regression.solve(self.config.ridge)
         return CkoAdapted(model, graph, *self.blocks.assemble(C, None, topology))
 
 

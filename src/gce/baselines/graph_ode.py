@@ -67,7 +67,7 @@ class GraphOde(FineTuned):
 
     def set_inputs(self, systems: Sequence[Recorded]) -> None:
         self.network.inputs.set_units(
-            (torch.cat([s.states[0, :-1:4], s.inputs[0, ::4]], dim=-1), s.topology) for s in systems
+            (torch.cat([s.states[0, :-1:4], s.inputs[0, ::4]], dim=-1).transpose(0, 1), s.topology) for s in systems
         )
 
     def advance(

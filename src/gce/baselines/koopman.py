@@ -10,9 +10,10 @@ g are properties of the node that do not change. As one linear system of all nod
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from gce.baselines.base import Adapted, Baseline, Config
@@ -20,6 +21,24 @@ from gce.graph import Graph
 from gce.operators import HomForm, Shape
 from gce.ridge import Moments, solve
 from gce.topology import Topology
+
+
+@dataclass(frozen=True)
+class Regression:
+    """Sums of a regression over the regressors that are used; a graph has few of all relation types.
+
+    used: which regressors; free: which of these are constants, that no ridge penalises.
+    """
+
+    moments: Moments
+    used: Bool[Tensor, " D"]
+    free: Bool[Tensor, " used"]
+
+    def solve(self, ridge: float) -> Float[Tensor, "D m"]:
+        penalty = torch.where(self.free, 0.0, ridge).double()
+        found = solve(self.moments, penalty).coefficients
+        whole = found.new_zeros(len(self.used), found.shape[1])
+        return whole.index_put((self.used.nonzero().squeeze(1),), found)
 
 
 class Blocks:
@@ -39,14 +58,22 @@ class Blocks:
         static: Float[Tensor, "nodes g"] | None,
         topology: Topology,
     ) -> Float[Tensor, "*batch nodes D"]:
-        X = self.form.regressors(z, inputs, None, topology)
+        # Forms take nodes first.
+        X = self.form.regressors(z.movedim(-2, 0), inputs.movedim(-2, 0), None, topology).movedim(0, -2)
         return X if static is None else torch.cat([static.expand(*X.shape[:-1], -1), X], dim=-1)
 
-    def solve(self, moments: Moments, ridge: float) -> Float[Tensor, "D m"]:
-        """Coefficients by ridge regression; constants are free."""
-        penalty = torch.full((moments.gram.shape[-1],), ridge, dtype=torch.float64)
-        penalty[len(penalty) - self.form.shape.num_node_types :] = 0
-        return solve(moments, penalty).coefficients
+    def regressions(
+        self, X: Float[Tensor, "*batch nodes D"], psi: Float[Tensor, "*batch nodes m"], topology: Topology
+    ) -> list[Regression]:
+        """The regression of the next features of each graph of a union."""
+        found = []
+        for x, y in zip(X.split(topology.splits, dim=-2), psi.split(topology.splits, dim=-2), strict=True):
+            x = x.flatten(0, -2)
+            used = (x != 0).any(0)
+            moments = Moments.of(x[:, used], y.flatten(0, -2))
+            free = used.nonzero().squeeze(1) >= len(used) - self.form.num_constants(topology)
+            found.append(Regression(moments, used, free))
+        return found
 
     def next(
         self,

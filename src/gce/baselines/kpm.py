@@ -26,7 +26,6 @@ from torch import Tensor
 from gce.baselines.base import Baseline, Config
 from gce.baselines.koopman import Blocks, LinearAdapted
 from gce.baselines.windows import Recorded
-from gce.ridge import Moments
 from gce.topology import Topology
 from gce.trajectory import Dataset, Episode
 
@@ -93,17 +92,16 @@ class Kpm(Baseline):
         graph = episodes[0].graph
         topology, d = Topology.of(graph), self.config.num_observations
         static = model.static(topology)
-        total: Moments | None = None
+        regressors, targets = [], []
         for episode in episodes:
             states, inputs = model.states(episode)
             psi = model.features(states[..., :d], topology)
             z = torch.cat([psi, states[..., d:]], dim=-1)
-            X = self.blocks.regressors(z[:-1], inputs, static, topology)
-            (moments,) = self.blocks.form.moments(X, psi[1:], topology)
-            total = moments if total is None else total + moments
-        assert total is not None
+            regressors.append(self.blocks.regressors(z[:-1], inputs, static, topology))
+            targets.append(psi[1:])
+        (regression,) = self.blocks.regressions(torch.cat(regressors), torch.cat(targets), topology)
         candidates = [
-            KpmAdapted(model, graph, *self.blocks.assemble(self.blocks.solve(total, ridge), static, topology))
+            KpmAdapted(model, graph, *self.blocks.assemble(regression.solve(ridge), static, topology))
             for ridge in self.config.ridges
         ]
         system = Recorded(model, episodes)
