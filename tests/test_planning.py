@@ -106,6 +106,18 @@ def test_the_path_is_the_derivative_of_a_rollout(case):
 
 
 @pytest.mark.parametrize("case", CASES)
+def test_a_rollout_is_its_steps(case):
+    world, ridge, overrides = CASES[case]
+    known = dynamics(world, ridge, opening=True, **overrides)
+    x0, u, _ = stretch(known, world, 3, 0)
+    controls = np.stack([u, 0 * u])
+    x = np.stack([x0, x0])
+    for t in range(3):
+        x = known.step(t, x, controls[:, t])
+    assert np.allclose(x, known.rollout(x0, controls)[:, -1])
+
+
+@pytest.mark.parametrize("case", CASES)
 def test_states_go_to_the_model_and_back(case):
     world, ridge, overrides = CASES[case]
     known = dynamics(world, ridge, **overrides)

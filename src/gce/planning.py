@@ -67,7 +67,13 @@ class StateDynamics:
 
     # ---- what a planner asks ----
 
-    def rollout(self, x0: Float[Array, " s"], u: Float[Array, "*batch M n"]) -> Float[Array, "*batch M s"]:
+    def step(self, t: int, x: Float[Array, "*batch s"], u: Float[Array, "*batch n"]) -> Float[Array, "*batch s"]:
+        """One step, the t-th, from states that may differ."""
+        exogenous = None if self.exogenous is None else self.exogenous[t : t + 1]
+        now = replace(self, opening=self.opening and t == 0, exogenous=exogenous)
+        return now.rollout(x, u[..., None, :])[..., 0, :]
+
+    def rollout(self, x0: Float[Array, "*#batch s"], u: Float[Array, "*batch M n"]) -> Float[Array, "*batch M s"]:
         model, topology = self.system.model, self.system.topology
         inputs = self._inputs(u)
         with torch.no_grad():
@@ -197,15 +203,18 @@ class BodyDynamics(StateDynamics):
         assert channels is not None
         return BodyStep.of(model.implicit, topology, model._held_points(topology), channels)
 
-    def rollout(self, x0: Float[Array, " s"], u: Float[Array, "*batch M n"]) -> Float[Array, "*batch M s"]:
+    def step(self, t: int, x: Float[Array, "*batch s"], u: Float[Array, "*batch n"]) -> Float[Array, "*batch s"]:
+        return self.rollout(x, u[..., None, :])[..., 0, :]  # all steps are alike
+
+    def rollout(self, x0: Float[Array, "*#batch s"], u: Float[Array, "*batch M n"]) -> Float[Array, "*batch M s"]:
         size, dt = self._corner[3], self.system.model.config.dt
         moving = self._moving
-        start = np.broadcast_to(x0, (*u.shape[:-2], len(x0)))
+        start = np.broadcast_to(x0, (*u.shape[:-2], x0.shape[-1]))
         Q = start[..., : 2 * size].reshape(*u.shape[:-2], size, 2)
         V = start[..., 2 * size : 4 * size].reshape(*u.shape[:-2], size, 2)
         before = start[..., 4 * size :]
         actions = np.zeros((*u.shape[:-2], *self.controls.shape))
-        found = np.empty((*u.shape[:-1], len(x0)))
+        found = np.empty((*u.shape[:-1], x0.shape[-1]))
         for t in range(u.shape[-2]):
             actions[..., self.controls] = before
             with np.errstate(all="ignore"):
