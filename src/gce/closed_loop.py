@@ -34,8 +34,8 @@ class Protocol:
 
 
 PROTOCOLS = {
-    "rope": Protocol(40, 40, 1e-3, 1.0, 1e-3),
-    "soft": Protocol(64, 32, 0.01, 1.0, 1e-2),
+    "rope": Protocol(40, 40, 3e-4, 1.0, 1e-3),
+    "soft": Protocol(64, 32, 3e-3, 1.0, 1e-2),
     "swim": Protocol(64, 32, 3e-3, 1.0, 3e-2),
     "grid": Protocol(100, 50, 1.0, 10.0, 0.01),
 }

@@ -25,6 +25,8 @@ Solver = Callable[[Tracking, Array], tuple[Array, str]]
 """(problem, controls to start from) -> (controls, status)."""
 
 SHARES = np.array([1.0, 0.5, 0.25, 0.1, 0.02])
+PROGRESS, PATIENCE = 1e-3, 3
+"""Three turns that gain less than a thousandth each end a plan: where the model has kinks, no gradient vanishes."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,7 @@ def settle(
     if not np.isfinite(cost):
         return Settled(u, x, cost, "the model's prediction is not finite", 0, np.inf)
     still = np.zeros_like(u)
-    damping, least, size, gradient, status = 0.0, 0.0, 0.0, np.inf, "iteration limit"
+    damping, least, size, gradient, status, slow = 0.0, 0.0, 0.0, np.inf, "iteration limit", 0
     for k in range(iterations):
         problem = task.along(dynamics, x0, x, u)
         if k == 0:
@@ -81,7 +83,10 @@ def settle(
             return Settled(u, x, cost, "solved", k, gradient)
         moved = _cheapest(dynamics, task, x0, u, aim, cost)
         if moved is not None:
+            slow = slow + 1 if cost - moved[2] < PROGRESS * cost else 0
             u, x, cost, share = moved
+            if slow == PATIENCE:
+                return Settled(u, x, cost, "hardly improves any more", k + 1, gradient)
             if share == 1:
                 damping = damping / 4 if damping > least else 0.0
             continue
