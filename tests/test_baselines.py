@@ -3,16 +3,18 @@
 import dataclasses
 from functools import cache
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
 
 import small
-from gce.baselines import BASELINES, BaselineDynamics, adapt, load, save, train
+from gce.baselines import BASELINES, BaselineController, BaselineDynamics, adapt, load, save, train
 from gce.baselines.base import configure
 from gce.baselines.trainable import FineTuning, Trainable
 from gce.baselines.training import Training, _systems, validation_error
 from gce.baselines.windows import Draw, Recorded, draw_batch
+from gce.closed_loop import Protocol, control, problem_for
 from gce.control.qp import solve_qp
 from gce.control.task import Dynamics, Task
 from gce.control.tracking import Limits
@@ -167,6 +169,28 @@ def test_a_plan_costs_less_than_doing_nothing(name):
     u, status = solve_qp(problem)
     assert status == "solved"
     assert problem.cost(u) < problem.cost(still)
+
+
+@names
+def test_a_world_is_controlled(name):
+    """Plans within bounds, taken again from what was seen, in the loop of our own controller."""
+    env = gymnasium.make("gce/Rope-v0").unwrapped
+    episode = system_episodes()[0]
+    env.reset(seed=0, options={"parameters": episode.parameters})
+    problem = problem_for(env, episode.observations[-1].astype(float), Protocol(6, 3, 0.1, 1.0, 1e-2))
+    controller = BaselineController(adapted(name), problem, iterations=3)
+    run = control(env, controller, feedback=3)
+    assert run.planned_at == [0, 3]
+    assert (run.actions[:, 0] != 0).any()
+    assert not run.actions[:, 1:].any()
+    low, high = env.action_bounds
+    assert (run.actions >= low).all() and (run.actions <= high).all()
+    first = run.plans[0]
+    assert first.observations.shape == (7, *episode.observations.shape[1:])
+    expected = controller.adapted.predict(run.seen[0], first.actions)
+    assert np.allclose(first.observations, expected)
+    with pytest.raises(InputError, match="not in features"):
+        BaselineController(controller.adapted, dataclasses.replace(problem, on="features"))
 
 
 # ---- training ----

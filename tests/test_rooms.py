@@ -107,9 +107,16 @@ MAY_IMPORT = {
     "evaluation": {"metrics", "model", "system", "trajectory"},
     "charts": {"closed_loop", "errors", "evaluation"},
 }
-MAY_IMPORT["baselines"] = {"__init__", "checkpoint", "control", "encoder", "errors", "graph", "inputs", "learning"} | {
-    *("metrics", "operators", "presets", "ridge", "topology", "training", "trajectory")
-}
+MAY_IMPORT["baselines"] = {
+    "__init__",
+    "checkpoint",
+    "control",
+    "controller",
+    "encoder",
+    "errors",
+    "graph",
+    "inputs",
+} | {"learning", *("metrics", "operators", "presets", "ridge", "topology", "training", "trajectory")}
 MAY_IMPORT["experiments"] = set(MAY_IMPORT)
 MAY_IMPORT["cli"] = set(MAY_IMPORT)
 

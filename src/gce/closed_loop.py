@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Float
 
 from gce.control.problem import Problem
-from gce.controller import Controller, Plan
+from gce.controller import Plan, Planner
 from gce.envs import GraphEnv
 from gce.errors import InputError
 from gce.metrics import control_cost, control_error
@@ -82,7 +82,7 @@ def problem_for(env: GraphEnv, goal: Array, protocol: Protocol, **changes: Any) 
 
 def control(
     env: GraphEnv,
-    controller: Controller,
+    controller: Planner,
     feedback: int,
     progress: Callable[[int], None] = lambda steps: None,
 ) -> Run:

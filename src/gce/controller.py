@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
 import torch
 from jaxtyping import Float
+from torch import Tensor
 
 from gce.control.lqr import lqr, roll
 from gce.control.matrix_free import solve_matrix_free
@@ -22,7 +23,6 @@ from gce.control.settle import settle
 from gce.control.task import Dynamics, Task
 from gce.control.tracking import DensePath, Limits, Tracking, dense
 from gce.errors import InputError
-from gce.feature_dynamics import FeatureDynamics
 from gce.planning import FrozenDynamics, StateDynamics, dynamics_of
 from gce.system import System
 
@@ -49,6 +49,24 @@ class Plan:
     iterations: int
     gradient: float
     seconds: float
+
+
+@runtime_checkable
+class Planner(Protocol):
+    """Whatever plans for a problem."""
+
+    @property
+    def problem(self) -> Problem: ...
+
+    def plan(
+        self,
+        observation: Float[Array, "nodes d"],
+        *,
+        step: int = 0,
+        opening: bool = False,
+        before: tuple[Array, Array] | None = None,
+        start: Float[Array, "M nodes a"] | None = None,
+    ) -> Plan: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,9 +127,9 @@ class Controller:
         dynamics: Dynamics = FrozenDynamics(known, x0) if frozen and isinstance(known, StateDynamics) else known
         scale = model.action_std.double().numpy()
         last = np.zeros(int(p.controls.sum())) if before is None else (before[1] / scale)[p.controls]
-        task = task_of(self.system, known, p, step, last)
+        task = task_of(model, known, p, step, last)
         u = np.zeros_like(task.w) if start is None else (start / scale)[:, p.controls]
-        settled = settle(dynamics, task, x0, u, _solve, self.iterations, self.tolerance)
+        settled = settle(dynamics, task, x0, u, solve_suitably, self.iterations, self.tolerance)
         actions = np.zeros((len(settled.u), *p.controls.shape))
         actions[:, p.controls] = settled.u
         states = torch.cat([state[None], known.lifted(settled.x)])
@@ -126,11 +144,26 @@ class Controller:
         )  # fmt: skip
 
 
-def task_of(
-    system: System, dynamics: StateDynamics | FeatureDynamics, problem: Problem, step: int, last: Array
-) -> Task:
+@runtime_checkable
+class Units(Protocol):
+    """What a planner's terms are normalised by."""
+
+    observation_std: Tensor
+    action_std: Tensor
+
+    def normalise(self, observations: Tensor) -> Tensor: ...
+
+
+@runtime_checkable
+class Aimed(Protocol):
+    """Dynamics that say what their outputs are at observations to reach."""
+
+    def goal(self, observations: Float[Array, "M nodes d"]) -> Float[Array, "M p"]: ...
+
+
+def task_of(model: Units, dynamics: Aimed, problem: Problem, step: int, last: Array) -> Task:
     """A problem's remaining steps in the planner's flat, normalised terms; `last` is the control before them."""
-    p, model = problem, system.model
+    p = problem
     M, (nodes, d), scale = p.horizon - step, p.goal.shape[-2:], model.action_std.double().numpy()
     std = model.observation_std.double().numpy()
     goal = dynamics.goal(p.goals[step:])
@@ -163,7 +196,7 @@ def task_of(
     return Task(goal, W, w, limits, soft_low, soft_high, p.soft_cost)
 
 
-def _solve(problem: Tracking, u: Array) -> tuple[Array, str]:
+def solve_suitably(problem: Tracking, u: Array) -> tuple[Array, str]:
     """The solver that suits a problem: Riccati without limits, products alone where it is large, else condensed."""
     free = not (np.isfinite(problem.limits.low).any() or np.isfinite(problem.limits.high).any())
     path = problem.path

@@ -176,6 +176,10 @@ class Adapted(ABC):
     def decode(self, x: Float[Tensor, "*batch s"]) -> Float[Tensor, "*batch nodes d"]:
         """The normalised observation."""
 
+    def features(self, x: Float[Tensor, "*batch s"]) -> Float[Tensor, "*batch nodes f"]:
+        """What x holds of each node; nothing where it is of the whole system."""
+        return x.new_zeros(*x.shape[:-1], self.graph.num_nodes, 0)
+
     def slopes(
         self, x: Float[Tensor, "M s"], inputs: Float[Tensor, "M nodes i"]
     ) -> tuple[Float[Tensor, "M s s"], Float[Tensor, "M s n"]]:

@@ -120,6 +120,9 @@ class LinearAdapted(Adapted):
     def step(self, x: Float[Tensor, "*batch s"], inputs: Float[Tensor, "*batch nodes i"]) -> Float[Tensor, "*batch s"]:
         return x @ self.A.T + inputs.flatten(-2) @ self.B.T + self.c
 
+    def features(self, x: Float[Tensor, "*batch s"]) -> Float[Tensor, "*batch nodes f"]:
+        return x.unflatten(-1, (self.graph.num_nodes, -1))
+
     def slopes(
         self, x: Float[Tensor, "M s"], inputs: Float[Tensor, "M nodes i"]
     ) -> tuple[Float[Tensor, "M s s"], Float[Tensor, "M s n"]]:

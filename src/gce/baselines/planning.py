@@ -53,6 +53,10 @@ class BaselineDynamics:
         inputs = by_u.unflatten(-1, (self.controls.shape[0], -1))[..., : self.controls.shape[1]]
         return dense_path(by_x.numpy(), inputs.numpy()[..., self.controls], x0, x, u)
 
+    def goal(self, observations: Float[Array, "M nodes d"]) -> Float[Array, "M p"]:
+        """What the outputs are at observations to reach, in physical units."""
+        return self.adapted.model.normalise(torch.tensor(observations)).flatten(-2).numpy()
+
     def outputs(self, x: Float[Array, "*batch s"]) -> Float[Array, "*batch p"]:
         """The normalised observations of all nodes."""
         with torch.no_grad():

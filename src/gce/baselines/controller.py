@@ -1,0 +1,86 @@
+"""A controller for an adapted baseline, with the problem, solvers and protocol of our own.
+
+A linear step with a linear output is one quadratic problem; everything else is solved, followed and linearised again
+(iterative LQR), at most `iterations` times.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Float
+
+from gce.baselines.base import Adapted
+from gce.baselines.planning import BaselineDynamics
+from gce.control.problem import Problem
+from gce.control.settle import settle
+from gce.controller import Plan, solve_suitably, task_of
+from gce.errors import InputError
+
+Array = np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class BaselineController:
+    """Plans for one adapted baseline and problem; goals are observations."""
+
+    adapted: Adapted
+    problem: Problem
+    iterations: int = 10
+    tolerance: float = 1e-4
+
+    def __post_init__(self) -> None:
+        p, c, n = self.problem, self.adapted.model.sizes, self.adapted.graph.num_nodes
+        if p.goal.shape[-2:] != (n, c.num_observations):
+            raise InputError(f"the goal has shape {p.goal.shape}, this system's observations {(n, c.num_observations)}")
+        if p.low.shape != (n, c.num_actions):
+            raise InputError(f"the bounds have shape {p.low.shape}, this system's actions {(n, c.num_actions)}")
+        if c.num_exogenous and (p.exogenous is None or p.exogenous.shape != (p.horizon, n, c.num_exogenous)):
+            raise InputError(f"the model needs {c.num_exogenous} exogenous inputs a node at each step; give them")
+        if p.on != "observations":
+            raise InputError(f"baselines are compared by goals in observations, not in {p.on}; state the goal as one")
+
+    def plan(
+        self,
+        observation: Float[Array, "nodes d"],
+        *,
+        step: int = 0,
+        opening: bool = False,
+        before: tuple[Array, Array] | None = None,
+        start: Float[Array, "M nodes a"] | None = None,
+    ) -> Plan:
+        """The best actions from an observation on, for the steps that remain, as those of `gce.controller`."""
+        clock = time.process_time()
+        p, model = self.problem, self.adapted.model
+        if not 0 <= step < p.horizon:
+            raise InputError(f"step {step} is not within the horizon of {p.horizon} steps")
+        exogenous = None
+        if p.exogenous is not None and model.sizes.num_exogenous:
+            exogenous = torch.as_tensor(p.exogenous[step:]) / model.exogenous_std
+        dynamics = BaselineDynamics(self.adapted, p.controls, exogenous)
+        x0 = dynamics.start(observation, before)
+        scale = model.action_std.numpy()
+        last = np.zeros(int(p.controls.sum())) if before is None else (before[1] / scale)[p.controls]
+        task = task_of(model, dynamics, p, step, last)
+        u = np.zeros_like(task.w) if start is None else (start / scale)[:, p.controls]
+        settled = settle(dynamics, task, x0, u, solve_suitably, self.iterations, self.tolerance)
+        actions = np.zeros((len(settled.u), *p.controls.shape))
+        actions[:, p.controls] = settled.u
+        with torch.no_grad():
+            path = torch.from_numpy(np.concatenate([x0[None], settled.x]))
+            expected = model.denormalise(self.adapted.observe(path)).numpy()
+            features = self.adapted.features(path).numpy()
+        expected[0] = observation
+        return Plan(
+            actions=np.clip(actions * scale, p.low, p.high),
+            observations=expected,
+            features=features,
+            cost=settled.cost,
+            status=settled.status,
+            iterations=settled.iterations,
+            gradient=settled.gradient,
+            seconds=time.process_time() - clock,
+        )
