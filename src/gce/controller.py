@@ -73,7 +73,8 @@ class Planner(Protocol):
 class Controller:
     """Plans for one system and problem.
 
-    iterations: how often a plan is solved again at most; tolerance: when it has settled.
+    iterations: how often a plan is solved again at most; tolerance: when it has settled; patience: after how many turns
+    without much gain it is given up.
     """
 
     system: System
@@ -81,6 +82,7 @@ class Controller:
     weights: Weights = "along"
     iterations: int = 30
     tolerance: float = 1e-4
+    patience: int = 3
 
     def __post_init__(self) -> None:
         p, c, n = self.problem, self.system.model.config, self.system.graph.num_nodes
@@ -129,7 +131,7 @@ class Controller:
         last = np.zeros(int(p.controls.sum())) if before is None else (before[1] / scale)[p.controls]
         task = task_of(model, known, p, step, last)
         u = np.zeros_like(task.w) if start is None else (start / scale)[:, p.controls]
-        settled = settle(dynamics, task, x0, u, solve_suitably, self.iterations, self.tolerance)
+        settled = settle(dynamics, task, x0, u, solve_suitably, self.iterations, self.tolerance, self.patience)
         actions = np.zeros((len(settled.u), *p.controls.shape))
         actions[:, p.controls] = settled.u
         states = torch.cat([state[None], known.lifted(settled.x)])

@@ -25,8 +25,7 @@ Solver = Callable[[Tracking, Array], tuple[Array, str]]
 """(problem, controls to start from) -> (controls, status)."""
 
 SHARES = np.array([1.0, 0.5, 0.25, 0.1, 0.02])
-PROGRESS, PATIENCE = 1e-3, 3
-"""Three turns that gain less than a thousandth each end a plan: where the model has kinks, no gradient vanishes."""
+PROGRESS = 1e-3
 
 
 @dataclass(frozen=True)
@@ -57,7 +56,12 @@ def settle(
     solver: Solver,
     iterations: int = 30,
     tolerance: float = 1e-4,
+    patience: int = 0,
 ) -> Settled:
+    """patience: end after so many turns in a row that gain less than a thousandth each; 0 never.
+
+    Where a model has kinks no gradient vanishes, and only this ends a plan before the iterations do.
+    """
     u = task.limits.nearest(u)
     x = dynamics.rollout(x0, u)
     cost = float(task.cost(dynamics.outputs(x), u))
@@ -85,7 +89,7 @@ def settle(
         if moved is not None:
             slow = slow + 1 if cost - moved[2] < PROGRESS * cost else 0
             u, x, cost, share = moved
-            if slow == PATIENCE:
+            if patience and slow >= patience:
                 return Settled(u, x, cost, "hardly improves any more", k + 1, gradient)
             if share == 1:
                 damping = damping / 4 if damping > least else 0.0
