@@ -34,7 +34,7 @@ def small_dynamics(name="grid", **settings):
     system = adapt(untrained(world, reproject=False, **overrides), episodes[1:])
     actuated = np.any([episode.actions.any((0, 2)) for episode in episodes], axis=0)
     dynamics = FeatureDynamics(system, actuated[:, None], dtype=np.float64, **settings)
-    x = system._state(system._start(episodes[0].observations[0].astype(float), True), True, None)
+    x = system.state(episodes[0].observations[0].astype(float), True)
     u = np.random.default_rng(0).uniform(-1, 1, (STEPS, int(actuated.sum())))
     return dynamics, x, u
 

@@ -61,9 +61,12 @@ MAY_IMPORT = {
     "checkpoint": {"errors", "graph"},
     "implicit_slopes": {"implicit", "topology"},
     "control": {"errors"},
+    "anchored_dynamics": {"control", "errors", "system", "topology"},
+    "oracles": {"control"},
     "feature_dynamics": {"control", "errors", "operators", "potentials", "system", "topology"},
     "body_step": {"implicit", "topology"},
     "planning": {
+        "anchored_dynamics",
         "body_step",
         "control",
         "errors",

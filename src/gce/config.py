@@ -21,6 +21,8 @@ class ModelConfig:
         operator explains what they leave; drag: with channels of a medium's resistance. With conservative or implicit
         features the operator acts on phi alone, not on x.
     reproject: whether rollouts take the features of each predicted state anew; otherwise they stay in feature space.
+    node_constants: whether each node has a constant of its own beside what all share, and how strongly it is drawn to
+        zero, as a number of rows; 0 for none.
     """
 
     num_observations: int
@@ -55,6 +57,7 @@ class ModelConfig:
     bound: float = 5.0
     ridge: float = 1e-4
     reproject: bool = True
+    node_constants: float = 0.0
 
     @property
     def num_state(self) -> int:

@@ -215,7 +215,10 @@ class FeatureDynamics:
         inputs = np.zeros((self._topology.num_nodes, len(C)))
         types = self.system.model.config.num_node_types
         inputs[:, len(C) - types :] = np.eye(types)[self._topology.node_type.numpy()]
-        return self._pushed(inputs).astype(self.dtype)
+        found = self._pushed(inputs)
+        if self.system.operator.constants is not None:
+            found += self.system.operator.constants.double().numpy() @ self._parts[-1]
+        return found.astype(self.dtype)
 
     def _constant(self, t: int, fresh: bool) -> Float[Array, "nodes f"]:
         still = np.zeros_like(self._still) if fresh else self._still

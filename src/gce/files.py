@@ -20,7 +20,7 @@ from gce.config import ModelConfig
 from gce.errors import InputError
 from gce.graph import Graph
 from gce.model import Model
-from gce.regression import FieldSums, Sums
+from gce.regression import FieldSums, NodeSums, Sums
 from gce.ridge import Moments
 from gce.system import System, fitted
 from gce.uncertainty import Spread
@@ -85,6 +85,8 @@ def save_system(system: System, folder: Path | str) -> None:
     }
     if sums.fields is not None:
         tensors |= {f"fields_{name}": value for name, value in vars(sums.fields).items()}
+    if sums.nodes is not None:
+        tensors |= {f"nodes_{name}": value for name, value in vars(sums.nodes).items()}
     for name in GRAPH:
         value = getattr(system.graph, name)
         if value is not None:
@@ -113,10 +115,13 @@ def load_system(folder: Path | str) -> System:
         fields = None
         if "fields_gram" in tensors:
             fields = FieldSums(tensors["fields_gram"], tensors["fields_cross"], tensors["fields_mixed"])
+        nodes = None
+        if "nodes_X" in tensors:
+            nodes = NodeSums(*(tensors[f"nodes_{name}"] for name in ("X", "Y", "node_type")))
         total, squares, smoothed = (tensors[f"starts_{name}"].numpy() for name in ("total", "squares", "smoothed"))
         starts = Starts(int(text["episodes"]), total, squares, smoothed, float(text["noise"]))
         spread = Spread(tensors["spread_squares"].numpy(), tensors["spread_counts"].numpy())
-        return fitted(model, Graph(**arrays), Evidence(Sums(moments, fields), starts), spread, text["ridge"])
+        return fitted(model, Graph(**arrays), Evidence(Sums(moments, fields, nodes), starts), spread, text["ridge"])
     except (KeyError, IndexError, TypeError, ValueError, RuntimeError) as error:
         raise InputError(f"{folder}/system.safetensors does not hold a system: {error}; adapt again") from None
 

@@ -244,7 +244,7 @@ class Model(nn.Module):
 
     def regression(self, num_targets: int) -> Regression:
         """Of the first targets."""
-        return Regression(self.form, self.held[:, :num_targets], len(self.free))
+        return Regression(self.form, self.held[:, :num_targets], len(self.free), self.config.node_constants)
 
     def sums(
         self,
@@ -344,6 +344,10 @@ class Stepper:
         self.from_state, self.from_inputs = C[:, :states], C[:, states:]
         held = model.held[topology.node_type][:, :num_targets].unsqueeze(1)
         self.moving = (~held).to(C.dtype) if bool(held.any()) else None
+        found = [o.constants[:, :num_targets].to(C.dtype) for o in operators if o.constants is not None]
+        self.constants = torch.cat(found).unsqueeze(1) if found and self.by_nodes else None
+        if found and not self.by_nodes:
+            self.constants = torch.stack(found, dim=1)
 
     def _by_group(self, num_targets: int) -> Float[Tensor, "groups D m"]:
         """Coefficients of groups of nodes, all of one size: of each graph, or of each node."""
@@ -359,7 +363,11 @@ class Stepper:
         inputs, going = nodes_first(inputs), self.model.going(fresh)
         acting = self.model.acting_inputs(inputs)
         X = self.model.input_regressors(acting, going, self.topology)
-        return Drive(inputs, acting, self._apply(X, self.from_inputs), going)
+        push = self._apply(X, self.from_inputs)
+        if self.constants is not None:
+            own = self.constants.repeat_interleave(inputs.shape[1] // self.constants.shape[1], dim=1)
+            push = push + (own if going is None else own * going)
+        return Drive(inputs, acting, push, going)
 
     def move(self, psi: Float[Tensor, "nodes rows f"], drive: Drive) -> tuple[Tensor, Tensor]:
         """(next state, next features)."""

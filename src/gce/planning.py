@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from gce.anchored_dynamics import AnchoredDynamics
 from gce.body_step import BodyStep
 from gce.control.task import dense_path
 from gce.control.tracking import DensePath
@@ -21,6 +22,9 @@ from gce.system import System
 Array = np.ndarray
 NEGLIGIBLE = 1e-4
 """Coefficients of an operator that is all but switched off beside implicit features."""
+
+MANY_NODES = 40
+"""Beyond which the model is not linearised anew at every step of a path: derivatives would take minutes."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -287,11 +291,13 @@ def dynamics_of(
     exogenous: Float[Tensor, "M nodes e"] | None = None,
     on: str = "observations",
     frozen: bool = False,
-) -> StateDynamics | FeatureDynamics:
-    """The dynamics that suit a system's model: linear in features where it rolls out so."""
+) -> StateDynamics | FeatureDynamics | AnchoredDynamics:
+    """The dynamics that suit a system's model: linear in features where it rolls out so, anchored on large graphs."""
     model = system.model
     if not model.config.reproject and model.form.shared and model.implicit is None:
         return FeatureDynamics(system, controls, opening, exogenous, frozen, on)
+    if model.implicit is None and system.graph.num_nodes > MANY_NODES and on == "observations":
+        return AnchoredDynamics(system, controls, exogenous)
     added = system.operator.coefficients[..., : len(model.free)].abs().max()
     kind = BodyDynamics if model.implicit is not None and float(added) < NEGLIGIBLE else StateDynamics
     return kind(system, controls, opening, exogenous, on)

@@ -16,7 +16,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "rope": {"conservative": True},
     "soft": {"implicit": True, "ridge": 1.0},
     "swim": {"implicit": True, "drag": True, "ridge": 1.0},
-    "grid": {},
+    "grid": {"node_constants": 30.0},
 }
 
 STRUCTURE = ("points", "late_action", "fresh_start")

@@ -3,6 +3,10 @@
 Targets that are held at nodes of some types (a mass on a rail keeps its height) have sums of their own, without these
 nodes' rows. Vector channels Z, where a model has them, are fitted first, one coefficient each; the form's regressors
 X explain what they leave.
+
+Nodes may have constants b_i of their own beside what all share, y = C'x + b_i, with kappa |b_i|^2 added to the sum of
+squares: what is unknown of a node but does not change (Wooldridge 2010, chapter 10). Minimised over b_i, each node
+takes its sums s_i s_i' / (k + kappa) off the moments, k its number of rows.
 """
 
 from __future__ import annotations
@@ -46,15 +50,39 @@ class FieldSums:
 
 
 @dataclass(frozen=True)
+class NodeSums:
+    """Sums of the regressors and of the targets of each node, of a type, which constants of its own follow from."""
+
+    X: Float[Tensor, "nodes D"]
+    Y: Float[Tensor, "nodes m"]
+    node_type: Int[Tensor, " nodes"]
+
+    def __add__(self, other: NodeSums) -> NodeSums:
+        return NodeSums(self.X + other.X, self.Y + other.Y, self.node_type)
+
+    def without(self, moments: Moments, share: Float[Tensor, "sets nodes"]) -> Moments:
+        """The moments after the nodes' constants; share: 1 / (k + kappa) where the targets of a set move."""
+        X, Y = share.unsqueeze(-1) * self.X, share.unsqueeze(-1) * self.Y
+        return replace(
+            moments,
+            gram=moments.gram - X.mT @ self.X,
+            cross=moments.cross - X.mT @ self.Y,
+            square=moments.square - Y.mT @ self.Y,
+        )
+
+
+@dataclass(frozen=True)
 class Sums:
     """All that episodes contribute to the operator of their system; they add up, and can be taken out again."""
 
     moments: Moments
     fields: FieldSums | None = None
+    nodes: NodeSums | None = None
 
     def __add__(self, other: Sums) -> Sums:
         fields = None if self.fields is None or other.fields is None else self.fields + other.fields
-        return Sums(self.moments + other.moments, fields)
+        nodes = None if self.nodes is None or other.nodes is None else self.nodes + other.nodes
+        return Sums(self.moments + other.moments, fields, nodes)
 
     def __sub__(self, other: Sums) -> Sums:
         fields = None if self.fields is None or other.fields is None else self.fields - other.fields
@@ -65,12 +93,14 @@ class Sums:
 class Regression:
     """Sums and fits for targets, the free coordinates first.
 
-    held: whether a target never moves at nodes of a type.
+    held: whether a target never moves at nodes of a type. node_constants: kappa of constants of single nodes, where
+        there are any.
     """
 
     form: Form
     held: Bool[Tensor, "types m"]
     num_free: int
+    node_constants: float = 0.0
 
     def sums(
         self,
@@ -80,7 +110,11 @@ class Regression:
         Z: Float[Tensor, "nodes batch free k"] | None = None,
     ) -> list[Sums]:
         """The sums of each graph."""
-        moments = [self._moments(*graph) for graph in self._graphs(X, Y, topology)]
+        graphs = self._graphs(X, Y, topology)
+        moments = [self._moments(*graph) for graph in graphs]
+        if Z is None and self.node_constants and self.form.shared:  # otherwise nodes have all of their own
+            nodes = [NodeSums(x.sum(1), y.sum(1), node_type) for x, y, node_type in graphs]
+            return [Sums(m, None, of_graph) for m, of_graph in zip(moments, nodes, strict=True)]
         if Z is None:
             return [Sums(m) for m in moments]
         moving = (~self.held[topology.node_type][:, : self.num_free]).to(X.dtype).unsqueeze(1)
@@ -149,18 +183,25 @@ class Regression:
             explained = torch.nn.functional.pad(sums.fields.mixed @ channels, (0, num_targets - self.num_free))
             square = sums.fields.left(moments.square, channels)
             moments = replace(moments, cross=moments.cross - explained, square=square)
+        patterns, which = self.patterns
+        if sums.nodes is not None:
+            moving = (~patterns[:, sums.nodes.node_type]).double()
+            share = moving / (moments.rows / len(sums.nodes.X) + self.node_constants)
+            moments = sums.nodes.without(moments, share)
         D = moments.gram.shape[-1]
         penalty = torch.full((D,), ridge, dtype=torch.float64, device=moments.gram.device)
         penalty[D - self.form.num_constants(topology) :] = 0
         solution = solve(moments, penalty, None if joint else self.form.num_state_regressors(topology))
-        patterns, which = self.patterns
         targets = torch.arange(num_targets)
         moving = (~patterns[:, topology.node_type]).double().mean(-1)
         shares = moving if self.form.shared else torch.ones_like(moving)
         alone = 0 if channels is None else self.num_free  # how what channels leave varies together is not followed
         residual = residual_by_target(solution.residual, which, shares, alone)
         coefficients = solution.coefficients[which, ..., targets].movedim(0, -1)
-        return Operator(self.form, coefficients, residual, solution.system, ridge, moments.rows, channels)
+        constants = None
+        if sums.nodes is not None:
+            constants = share[which].T * (sums.nodes.Y - sums.nodes.X @ coefficients)
+        return Operator(self.form, coefficients, residual, solution.system, ridge, moments.rows, channels, constants)
 
 
 def _fit_channels(fields: FieldSums, rows: int) -> Float[Tensor, " k"]:

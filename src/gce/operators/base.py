@@ -106,6 +106,7 @@ class Operator:
 
     coefficients: C, [regressors, targets], with a first axis of nodes where nodes have their own.
     channels: coefficients of the model's vector channels, where it has them.
+    constants: of single nodes, beside what all share, where the model has them.
     residual: covariance of what one step leaves unexplained; system: the matrices that were inverted, one for each set
         of targets with rows of its own; rows: samples used.
     """
@@ -117,6 +118,7 @@ class Operator:
     ridge: float
     rows: int
     channels: Float[Tensor, " k"] | None = None
+    constants: Float[Tensor, "nodes m"] | None = None
 
     @property
     def condition(self) -> Float[Tensor, "*nodes"]:

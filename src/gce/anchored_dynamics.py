@@ -1,0 +1,204 @@
+"""An adapted system to first order around one state, for graphs of any size: x' = A x + B u + c, A and B sparse.
+
+A node's next state depends on few others: those within reach of the encoder's rounds and of the mean field. Nodes whose
+reaches do not overlap share one backward pass through the model (Curtis, Powell and Reid 1974), so that the number of
+passes does not grow with the graph.
+
+The anchor is the mean of the recorded observations. It suits systems that stay near it, as voltages do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from scipy.sparse import coo_array, csr_array, eye_array
+from torch import Tensor
+
+from gce.control.tracking import Selection
+from gce.errors import InputError
+from gce.system import System
+from gce.topology import Topology
+
+Array = np.ndarray
+
+
+@dataclass(frozen=True)
+class Linear:
+    """x' = A x + B a + c, nodes flattened, a column of B for every action of every node."""
+
+    A: csr_array
+    B: csr_array
+    c: Float[Array, " s"]
+
+
+@dataclass(frozen=True)
+class LinearPath:
+    """A `Path` of equal steps; what is known beforehand of their inputs stands in c [M, s]."""
+
+    A: csr_array
+    B: csr_array
+    c: Float[Array, "M s"]
+    x0: Float[Array, " s"]
+
+    def forward(self, u: Float[Array, "M n"], affine: bool = True) -> Float[Array, "M s"]:
+        x = self.x0 if affine else np.zeros_like(self.x0)
+        xs = np.empty_like(self.c)
+        for t in range(len(u)):
+            x = self.A @ x + self.B @ u[t]
+            if affine:
+                x += self.c[t]
+            xs[t] = x
+        return xs
+
+    def adjoint(self, weights: Float[Array, "M s"]) -> Float[Array, "M n"]:
+        found = np.empty((len(weights), self.B.shape[1]))
+        carried = np.zeros(weights.shape[1])
+        for t in reversed(range(len(weights))):
+            carried = weights[t] + carried
+            found[t] = self.B.T @ carried
+            carried = self.A.T @ carried
+        return found
+
+
+def reach(topology: Topology, hops: int) -> csr_array:
+    """Which nodes are within so many edges of which, [nodes, nodes]."""
+    N = topology.num_nodes
+    edges = (np.ones(topology.num_edges), (topology.receivers.numpy(), topology.senders.numpy()))
+    step = csr_array((csr_array(edges, shape=(N, N)) + eye_array(N)) > 0, dtype=np.int8)
+    found = step
+    for _ in range(hops - 1):
+        found = csr_array((found.astype(np.int32) @ step) > 0, dtype=np.int8)
+    return found
+
+
+def coloured(near: csr_array) -> Int[Array, " nodes"]:
+    """A colour for each node, so that no node is near two of one colour; greedy."""
+    N = near.shape[0]
+    heard = csr_array(near.T)
+    colours = np.full(N, -1)
+    for i in range(N):
+        mine = near.indices[near.indptr[i] : near.indptr[i + 1]]
+        taken = np.unique(np.concatenate([heard.indices[heard.indptr[j] : heard.indptr[j + 1]] for j in mine]))
+        used = np.unique(colours[taken])
+        used = used[used >= 0]
+        gaps = np.flatnonzero(used != np.arange(len(used)))
+        colours[i] = gaps[0] if len(gaps) else len(used)
+    return colours
+
+
+_known: WeakKeyDictionary[System, Linear] = WeakKeyDictionary()
+
+
+def linear(system: System) -> Linear:
+    """The model of a system to first order around the mean observation, once for each system."""
+    if system not in _known:
+        _known[system] = _linear(system)
+    return _known[system]
+
+
+def _linear(system: System) -> Linear:
+    model, topology, c = system.model, system.topology, system.model.config
+    N, width = topology.num_nodes, c.num_state
+    x = torch.zeros(N, width, requires_grad=True)
+    inputs = torch.zeros(N, c.num_inputs, requires_grad=True)
+    step = model.stepper([system.operator], topology, reproject=False)
+    after = step(model.features(x, topology), inputs)[0]
+    near = reach(topology, c.rounds + c.conservative + 1)
+    colours = coloured(near)
+    count = np.diff(near.indptr)
+    A, B = [], []
+    for colour in range(colours.max() + 1):
+        mine = np.flatnonzero(colours == colour)
+        receivers = np.repeat(mine, count[mine])
+        senders = np.concatenate([near.indices[near.indptr[i] : near.indptr[i + 1]] for i in mine])
+        for k in range(width):
+            seed = torch.zeros(N, width)
+            seed[mine, k] = 1
+            by_x, by_inputs = torch.autograd.grad(after, (x, inputs), seed, retain_graph=True)
+            A.append(_entries(receivers * width + k, senders, by_x))
+            B.append(_entries(receivers * width + k, senders, by_inputs))
+    constant = after.detach().double().flatten().numpy()
+    return Linear(_joined(A, (N * width, N * width)), _joined(B, (N * width, N * c.num_inputs)), constant)
+
+
+def _entries(rows: Array, senders: Array, by: Float[Tensor, "nodes d"]) -> tuple[Array, Array, Array]:
+    """(values, rows, columns) of derivatives by the coordinates of senders."""
+    d = by.shape[1]
+    columns = (senders[:, None] * d + np.arange(d)).reshape(-1)
+    return by[senders].double().numpy().reshape(-1), np.repeat(rows, d), columns
+
+
+def _joined(parts: list[tuple[Array, Array, Array]], shape: tuple[int, int]) -> csr_array:
+    values, rows, columns = (np.concatenate(part) for part in zip(*parts, strict=True))
+    kept = values != 0
+    return csr_array(coo_array((values[kept], (rows[kept], columns[kept])), shape=shape))
+
+
+@dataclass(frozen=True, eq=False)
+class AnchoredDynamics:
+    """The linear dynamics of the state of all nodes.
+
+    controls: which (node, action) entries are planned; the others stay 0. exogenous: known inputs at every step,
+    normalised.
+    """
+
+    system: System
+    controls: Bool[Array, "nodes a"]
+    exogenous: Float[Tensor, "M nodes e"] | None = None
+
+    def __post_init__(self) -> None:
+        model = self.system.model
+        if model.implicit is not None or self.system.graph.tied is not None:
+            raise InputError("plans around one state are for nodes without ties and features without channels")
+
+    def reduced(self, states: Float[Tensor, "*batch nodes c"]) -> Float[Array, "*batch s"]:
+        """The planner's state behind a state of the model."""
+        return states.flatten(-2).double().numpy()
+
+    def lifted(self, x: Float[Array, "*batch s"]) -> Float[Tensor, "*batch nodes c"]:
+        """The model's state behind a state of the planner."""
+        return torch.as_tensor(x, dtype=torch.float32).unflatten(-1, (self.system.graph.num_nodes, -1))
+
+    @cached_property
+    def _B(self) -> csr_array:
+        """Of the planned controls."""
+        node, action = np.nonzero(self.controls)
+        return csr_array(linear(self.system).B[:, node * self.system.model.config.num_inputs + action])
+
+    def _constants(self, steps: int) -> Float[Array, "steps s"]:
+        known = linear(self.system)
+        if self.exogenous is None:
+            return np.broadcast_to(known.c, (steps, len(known.c)))
+        inputs = self.system.model.config.num_inputs
+        at = (np.arange(len(self.controls))[:, None] * inputs + np.arange(self.controls.shape[1], inputs)).reshape(-1)
+        return known.c + (known.B[:, at] @ self.exogenous[:steps].flatten(1).double().numpy().T).T
+
+    def rollout(self, x0: Float[Array, " s"], u: Float[Array, "*batch M n"]) -> Float[Array, "*batch M s"]:
+        many = u.reshape(-1, *u.shape[-2:])
+        path = self.path(x0, np.empty((0, len(x0))), many[0])
+        return np.stack([path.forward(one) for one in many]).reshape(*u.shape[:-1], -1)
+
+    def path(self, x0: Float[Array, " s"], x: Float[Array, "steps s"], u: Float[Array, "M n"]) -> LinearPath:
+        return LinearPath(linear(self.system).A, self._B, self._constants(len(u)), x0)
+
+    def outputs(self, x: Float[Array, "*batch s"]) -> Float[Array, "*batch p"]:
+        """The normalised observations of all nodes."""
+        return x[..., self._observed]
+
+    def goal(self, observations: Float[Array, "M nodes d"]) -> Float[Array, "M p"]:
+        """The outputs at observations to be reached."""
+        return self.system.outputs_at(observations, "observations")
+
+    def output_slopes(self, x: Float[Array, "M s"]) -> Selection:
+        return Selection(self._observed, np.ones((1, len(self._observed))), x.shape[-1])
+
+    @cached_property
+    def _observed(self) -> Array:
+        c = self.system.model.config
+        first = np.arange(self.system.graph.num_nodes) * c.num_state
+        return (first[:, None] + np.arange(c.num_observations)).reshape(-1)

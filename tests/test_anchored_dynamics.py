@@ -1,0 +1,90 @@
+"""Dynamics around one state: the model's derivative there, through sparse products."""
+
+import numpy as np
+import pytest
+import torch
+
+from gce.anchored_dynamics import AnchoredDynamics, coloured, linear, reach
+from gce.control.matrix_free import solve_matrix_free
+from gce.control.settle import settle
+from gce.control.task import Task
+from gce.control.tracking import Limits
+from gce.graph import Graph, lattice
+from gce.oracles import linear_oracle
+from gce.planning import dynamics_of
+from gce.system import adapt
+from gce.topology import Topology
+from small import system_episodes, untrained
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*samples for.*regressors")
+
+
+def small_system(world="grid", **overrides):
+    episodes = system_episodes(world)
+    return adapt(untrained(world, **overrides), episodes[1:]), episodes
+
+
+@pytest.mark.parametrize("world", ["grid", "rope"])
+def test_it_is_the_derivative_at_the_mean(world):
+    system, _ = small_system(world)
+    c, N = system.model.config, system.graph.num_nodes
+    A, B, constant = system.linearise(torch.zeros(1, N, c.num_state), torch.zeros(1, N, c.num_actions))
+    found = linear(system)
+    assert np.allclose(found.A.toarray(), A[0].detach().numpy(), atol=1e-5)
+    assert np.allclose(found.B.toarray(), B[0].detach().numpy(), atol=1e-5)
+    assert np.allclose(found.c, constant[0].detach().numpy(), atol=1e-5)
+
+
+def test_colours_keep_reaches_apart():
+    pairs = lattice(7, 7)
+    near = reach(Topology.of(Graph.from_edges(49, np.concatenate([pairs, pairs[:, ::-1]]))), 2)
+    colours = coloured(near)
+    for colour in range(colours.max() + 1):
+        assert (near.toarray()[colours == colour].sum(0) <= 1).all()
+    assert near.toarray()[24].sum() == 13  # a diamond of radius 2
+    assert colours.max() < 30
+
+
+def test_products_are_adjoint_and_plans_are_solved():
+    system, episodes = small_system()
+    actuated = np.any([episode.actions.any((0, 2)) for episode in episodes], axis=0)
+    dynamics = AnchoredDynamics(system, actuated[:, None])
+    x0 = dynamics.reduced(system.state(episodes[0].observations[0].astype(float), True))
+    rng = np.random.default_rng(0)
+    u = rng.uniform(-1, 1, (6, int(actuated.sum())))
+    along = dynamics.rollout(x0, u)
+    path = dynamics.path(x0, along, u)
+    w = rng.standard_normal(along.shape)
+    assert (path.forward(u, affine=False) * w).sum() == pytest.approx((u * path.adjoint(w)).sum(), rel=1e-9)
+    p = dynamics.outputs(along).shape[1]
+    limits = Limits(np.full_like(u, -0.3), np.full_like(u, 0.3))
+    task = Task(np.full((6, p), 0.2), np.ones((6, p)), np.full_like(u, 0.1), limits)
+    assert settle(dynamics, task, x0, u, solve_matrix_free).status == "solved"
+
+
+def test_large_graphs_are_planned_around_one_state(monkeypatch):
+    system, _ = small_system()
+    controls = np.ones((system.graph.num_nodes, 1), bool)
+    assert not isinstance(dynamics_of(system, controls), AnchoredDynamics)
+    monkeypatch.setattr("gce.planning.MANY_NODES", 2)
+    assert isinstance(dynamics_of(system, controls), AnchoredDynamics)
+
+
+def test_an_oracle_within_its_limit_reaches_the_least_cost():
+    rng = np.random.default_rng(0)
+    A, B, c = 0.9 * np.eye(3), rng.standard_normal((3, 2)), 0.1 * rng.standard_normal(3)
+    weight, goal, x = np.ones((8, 3)), np.ones(3), rng.standard_normal(3)
+    oracle = linear_oracle(A, B, c, goal, weight, 0.5, limit=100.0)
+    u = oracle.plan(0, x)
+
+    def cost(u):
+        total, at = 0.25 * np.square(u).sum(), x
+        for one in u:
+            at = A @ at + B @ one + c
+            total += np.square(at - goal).sum()
+        return total
+
+    assert cost(u) == pytest.approx(oracle.gains.cost(x))
+    assert cost(u + 1e-3 * rng.standard_normal(u.shape)) > cost(u)
+    assert np.allclose(oracle.plan(3, x)[0], oracle.act(3, x))
+    assert np.abs(linear_oracle(A, B, c, goal, weight, 0.5, limit=0.1).plan(0, x)).max() <= 0.1
