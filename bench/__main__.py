@@ -18,8 +18,9 @@ def main() -> None:
     results["grid"] = grid = bench_grid()
     print(f"grid: {grid['batch_node_steps_per_second']:,.0f} node-steps a second (at least 1,000,000)")
     results["training"] = training = bench_training()
-    share = training["share_of_peer"]
-    print(f"training iteration: {training['seconds']:.2f} s CPU, {share:.2f} of the peer's (at most 0.10)")
+    for kind in ("linear", "reprojected"):
+        seconds, share = training[f"{kind}_seconds"], training[f"{kind}_share_of_peer"]
+        print(f"training iteration, {kind}: {seconds:.2f} s CPU, {share:.2f} of the peer's (at most 0.10)")
     Path("bench.json").write_text(json.dumps(results, indent=2) + "\n")
 
 

@@ -60,7 +60,7 @@ def test_the_true_increments_lead_along_the_recording(world):
     system = system_data(model, world, 0)
     x, following = nodes_first(system.states[:, :-1]), nodes_first(system.states[:, 1:])
     increments = (following - x)[..., model.free]
-    assert close(model.motion(system.topology)(x, increments, nodes_first(system.inputs)), following, 1e-4)
+    assert close(model.way_back(system.topology)(x, increments, nodes_first(system.inputs)), following, 1e-4)
 
 
 def test_a_fresh_step_knows_only_the_inputs():
@@ -98,7 +98,7 @@ def test_states_hold_what_came_before():
 
 
 def test_linear_rollouts_keep_the_predicted_features():
-    model = untrained("grid")
+    model = untrained("grid", node_constants=0.0)
     system = system_data(model, "grid", 0)
     states, topology = system.states, system.topology
     psi = model.features(states, topology)

@@ -45,6 +45,25 @@ def test_sums_equal_the_adjacency_matrix():
     assert torch.allclose(topology.sum(topology.received(values)), adjacency.sum(1)[:, None, None] * values)
 
 
+def test_products_with_matrices_are_gathers_and_sums(monkeypatch):
+    """On small graphs and on large ones, the same."""
+    found = []
+    for small in (0, 10**6):
+        monkeypatch.setattr("gce.topology.SMALL", small)
+        topology = Topology.of([random_graph(5, 4), random_graph(4, 5)])
+        assert (topology._incidence is None) == (small == 0)
+        generator = torch.Generator().manual_seed(0)
+        nodes = torch.randn(9, 3, 2, dtype=torch.float64, generator=generator)
+        pair = torch.randn(2, 9, 3, 2, dtype=torch.float64, generator=generator)
+        edges = torch.randn(topology.num_edges, 3, dtype=torch.float64, generator=generator)
+        gathers = (topology.sent(nodes), topology.received(nodes), topology.difference(nodes), topology.heard(pair))
+        found.append([*gathers, topology.sum(edges), topology.net(edges), topology.softmax(edges)])
+    assert all(torch.allclose(*both, atol=1e-14) for both in zip(*found, strict=True))
+    by_index = found[0]
+    assert torch.equal(by_index[2], by_index[0] - by_index[1])
+    assert torch.equal(by_index[3], pair[0][topology.receivers] + pair[1][topology.senders])
+
+
 def test_net_flows_add_up_to_zero():
     topology = Topology.of([random_graph(5, 4), random_graph(4, 5)])
     messages = torch.randn(topology.num_edges, 3, 2, dtype=torch.float64)

@@ -7,7 +7,9 @@ import torch
 
 from gce.errors import InputError
 from gce.presets import config_for
+from gce.topology import Topology
 from gce.training import (
+    Batch,
     SystemData,
     Training,
     TrainingConfig,
@@ -15,11 +17,12 @@ from gce.training import (
     find_kinematics,
     horizon_at,
     learning_rate,
+    loss_of,
     prepare,
     validation_error,
 )
 from gce.trajectory import Dataset
-from small import TINY, recorded, system_episodes, untrained
+from small import TINY, close, recorded, system_episodes, untrained
 
 QUICK = TrainingConfig(
     iterations=4, systems=2, fit_episodes=3, fit_steps=8, rollouts=2, horizons=(2, 3), validate_every=2
@@ -110,6 +113,24 @@ def test_systems_of_different_lengths_share_a_batch():
     for seed in range(4):
         batch = draw_batch([long, short], replace(QUICK, systems=4), 10, np.random.default_rng(seed))
         assert batch.states.shape[2] == batch.inputs.shape[2] + 1
+
+
+def test_systems_on_equal_graphs_have_the_loss_of_their_union():
+    model = untrained("rope")
+    data = recorded("rope", episodes=24)
+    systems = [SystemData(model, [data[int(k)] for k in data.group(int(g)).episodes]) for g in np.unique(data.groups)]
+    alike = [system for system in systems if system.kind == systems[0].kind]
+    assert 1 < len(alike) < len(systems)
+    shared = draw_batch(alike, replace(QUICK, systems=len(alike)), 4, np.random.default_rng(0))
+    assert len(shared.states) == len(alike)
+    parts = (shared.fit_states, shared.fit_inputs, shared.fit_fresh, shared.states, shared.inputs, shared.fresh)
+    union = Batch(
+        Topology.of([system.graph for system in alike]), *(torch.cat(list(part), dim=-2)[None] for part in parts)
+    )
+    losses = [
+        loss_of(model, b, replace(QUICK, noise_share=0.0), torch.Generator().manual_seed(0)) for b in (shared, union)
+    ]
+    assert close(losses[0].detach(), losses[1].detach(), 1e-4)
 
 
 def test_a_window_is_fresh_where_it_opens_an_episode():

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gce.errors import InputError
 from gce.inputs import Points, place_coordinates
+
+DECODERS = ("selection", "message_passing")
 
 
 @dataclass(frozen=True)
@@ -20,6 +23,8 @@ class ModelConfig:
     conservative: features are net flows. implicit: vector channels of stiffly coupled points stand beside phi, and the
         operator explains what they leave; drag: with channels of a medium's resistance. With conservative or implicit
         features the operator acts on phi alone, not on x.
+    decoder: how observations come back from features. "selection": they are among them; "message_passing": the operator
+        acts on phi alone, which knows where things are, and a decoder finds the observation.
     reproject: whether rollouts take the features of each predicted state anew; otherwise they stay in feature space.
     node_constants: whether each node has a constant of its own beside what all share, and how strongly it is drawn to
         zero, as a number of rows; 0 for none.
@@ -56,8 +61,23 @@ class ModelConfig:
     rounds: int = 2
     bound: float = 5.0
     ridge: float = 1e-4
+    decoder: str = "selection"
     reproject: bool = True
     node_constants: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.decoder not in DECODERS:
+            raise InputError(f"there is no decoder {self.decoder!r}; the decoders are {', '.join(DECODERS)}")
+        if not self.selects and (self.conservative or self.implicit):
+            raise InputError(
+                "conservative and implicit features do not say where things are, so no decoder can; choose "
+                "decoder='selection', or features that are neither"
+            )
+
+    @property
+    def selects(self) -> bool:
+        """Whether the observation is among the features."""
+        return self.decoder == "selection"
 
     @property
     def num_state(self) -> int:
@@ -75,7 +95,7 @@ class ModelConfig:
     @property
     def regressed_state(self) -> list[int]:
         """The coordinates of x that the operator acts on beside phi: all but places in the plane."""
-        if self.conservative or self.implicit:
+        if self.conservative or self.implicit or not self.selects:
             return []
         places = place_coordinates(self.points, self.num_observations, self.history)
         return [c for c in range(self.num_state) if c not in places]

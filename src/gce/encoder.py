@@ -76,19 +76,20 @@ class Encoder(nn.Module):
         """
         s = self.shape
         inputs = self.inputs.on(topology)
-        to_edges = torch.cat([layer.get_parameter("weight") for layer in self.edge]).T
-        relation = self.relation[:, topology.edge_type].transpose(0, 1).reshape(topology.num_edges, 1, -1)
+        told_by = torch.stack([layer.get_parameter("weight").T for layer in self.edge])
+        ends = zip(self.receiver, self.sender, strict=True)
+        heard_by = [torch.stack([end.get_parameter("weight").T for end in both]) for both in ends]
+        relation = self.relation[:, topology.edge_type].unsqueeze(2)
         node_type = self.node_type[topology.node_type].unsqueeze(1)
         to_linear = torch.cat([self.linear_edge, self.linear_own], dim=1)[topology.edge_type]
 
         def encode(x: Tensor) -> Tensor:
             own, edge = inputs(x)
-            told = (edge @ to_edges + relation).split(s.edge_width, dim=-1)
+            told = (_each(edge, told_by) + relation).unbind()
 
             def say(r: int) -> Tensor:
                 """f_E: what each edge says in a round, from the edge, its relation, the receiver and the sender."""
-                heard = topology.received(self.receiver[r](hidden)) + topology.sent(self.sender[r](hidden))
-                return nn.functional.silu(told[r] + heard)
+                return nn.functional.silu(told[r] + topology.heard(_each(hidden, heard_by[r])))
 
             hidden = own
             for r in range(s.rounds):
@@ -103,5 +104,11 @@ class Encoder(nn.Module):
         return encode
 
     def _bounded(self, values: Tensor) -> Tensor:
-        """bound x tanh(. / bound): nearly linear in the middle."""
-        return self.bound * torch.tanh(values / self.bound)
+        """bound x tanh(. / bound), as a sigmoid, which is several times faster: nearly linear in the middle."""
+        return 2 * self.bound * torch.sigmoid(2 / self.bound * values) - self.bound
+
+
+def _each(values: Float[Tensor, "rows batch c"], matrices: Float[Tensor, "k c d"]) -> Float[Tensor, "k rows batch d"]:
+    """All rows times each matrix."""
+    flat = values.reshape(1, -1, values.shape[-1]).expand(len(matrices), -1, -1)
+    return torch.bmm(flat, matrices).unflatten(1, values.shape[:2])

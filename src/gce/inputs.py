@@ -35,6 +35,7 @@ class InputLayer(nn.Module):
 
     points: the points a node consists of; () for observations that are not points in the plane.
     num_state: coordinates of a state: the observation first, the previous action last.
+    absolute: whether nodes know their places all the same.
     unit_mean, unit_std: of the observation, to measure lengths in physical units.
     """
 
@@ -60,6 +61,7 @@ class InputLayer(nn.Module):
         num_node_attributes: int,
         num_edge_attributes: int,
         points: Points,
+        absolute: bool = False,
     ) -> None:
         super().__init__()
         self.points, self.num_state, self.num_observations = points, num_state, num_observations
@@ -69,7 +71,7 @@ class InputLayer(nn.Module):
         self.pairs = list(combinations(range(len(points)), 2))
         # What a node knows of itself: all but its place, or all where there are no points.
         history = (num_state - num_previous_actions) // num_observations
-        places = place_coordinates(points, num_observations, history)
+        places = set() if absolute else place_coordinates(points, num_observations, history)
         self.moving = [c for c in range(num_state) if c not in places]
         self.between_nodes = len(points) == 1
         self.within_node = len(self.pairs) > 0
@@ -111,7 +113,7 @@ class InputLayer(nn.Module):
         to_points = self._to_points()
 
         def inputs(x: Tensor) -> tuple[Tensor, Tensor]:
-            difference = topology.sent(x) - topology.received(x)
+            difference = topology.difference(x)
             edge = [(difference - difference_mean) / difference_std]
             own = [x.index_select(-1, moving)]
             if self.between_nodes:

@@ -13,7 +13,7 @@ import numpy as np
 from gce.config import ModelConfig
 from gce.errors import InputError
 from gce.model import Model
-from gce.presets import config_for
+from gce.presets import config_for, training_for
 from gce.training import Progress, SystemData, Training, TrainingConfig, prepare
 from gce.trajectory import Dataset, Episode
 
@@ -35,8 +35,8 @@ class Trained:
 def train(
     data: Dataset,
     *,
-    iterations: int = 4000,
-    horizon: int = 48,
+    iterations: int | None = None,
+    horizon: int | None = None,
     seed: int = 0,
     validation: float = 0.05,
     folder: Path | str | None = None,
@@ -48,7 +48,8 @@ def train(
 ) -> Trained:
     """Train a model on a data set.
 
-    horizon: steps predicted in training at the end; it grows from 4.
+    iterations: steps of gradient descent; horizon: steps predicted in training at the end, it grows from 4. Both, and
+        `training`, are by default as the model that comes with the package for the data's world was trained.
     validation: share of the systems kept to choose the best model by or, of one or two systems, of their episodes.
     folder: keeps the log and a checkpoint, from which the same call goes on; by default nothing is kept.
     tell: hears of every iteration; start: of the one it begins with.
@@ -56,6 +57,10 @@ def train(
     """
     if not 0 < validation < 1:
         raise InputError(f"validation is {validation}, expected a share between 0 and 1 such as 0.05")
+    preset = training_for(data.world)
+    usual_iterations, usual_horizon = preset.pop("iterations"), preset.pop("horizon")
+    iterations = usual_iterations if iterations is None else iterations
+    horizon = usual_horizon if horizon is None else horizon
     if iterations < 1 or horizon < 1:
         raise InputError(f"iterations is {iterations} and horizon {horizon}, expected at least 1 of each")
     settings = TrainingConfig(
@@ -64,6 +69,7 @@ def train(
             "seed": seed,
             "horizons": tuple(min(h, horizon) for h in (*GROWTH, horizon)),
             "validate_every": max(1, min(250, iterations // 4)),
+            **preset,
             **(training or {}),
         }
     )

@@ -15,7 +15,7 @@ C is fitted in closed form to the episodes of a system (`adapt`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -23,11 +23,12 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from gce.config import ModelConfig
+from gce.decoder import Decoder
 from gce.encoder import Encoder, EncoderShape
 from gce.implicit import ImplicitLayer
 from gce.inputs import InputLayer
 from gce.operators import Form, Operator, Shape, make_form
-from gce.potentials import gibbs_weights, make_potential
+from gce.potentials import make_potential
 from gce.regression import Regression, Sums
 from gce.topology import Topology
 
@@ -54,6 +55,7 @@ class Model(nn.Module):
             num_node_attributes=c.num_node_attributes,
             num_edge_attributes=c.num_edge_attributes,
             points=c.points,
+            absolute=not c.selects,
         )
         shape = EncoderShape(
             num_relations=c.num_relations,
@@ -75,8 +77,10 @@ class Model(nn.Module):
         width = len(c.regressed_state) + c.num_phi
         self.form: Form = make_form(c.form, Shape(width, c.num_inputs, c.num_relations, c.num_node_types), c.own_block)
         positions = [p for p, _ in c.kinematics]
-        self.free = [k for k in range(c.num_observations) if k not in positions]
+        self.free = [k for k in range(c.num_observations) if k not in positions and c.selects]
         self.num_targets = len(self.free) + c.num_phi
+        sizes = (c.num_phi, c.num_observations, c.num_relations, c.num_node_types, c.node_width, c.edge_width)
+        self.decoder = None if c.selects else Decoder(*sizes)
         self.register_buffer("observation_mean", torch.zeros(c.num_observations))
         self.register_buffer("observation_std", torch.ones(c.num_observations))
         self.register_buffer("action_std", torch.ones(c.num_actions))
@@ -141,6 +145,13 @@ class Model(nn.Module):
         """psi = [x, phi(x)]."""
         return torch.cat([x, self.encoder(x, topology)], dim=-1)
 
+    def decoded(self, psi: Float[Tensor, "*batch nodes f"], topology: Topology) -> Float[Tensor, "*batch nodes d"]:
+        """The normalised observations behind features, ties merged."""
+        if self.decoder is None:
+            return psi[..., : self.config.num_observations]
+        o = self.decoder.on(topology)(nodes_first(psi[..., self.config.num_state :]))
+        return self.merge(o.reshape(len(o), *psi.shape[:-2], -1).movedim(0, -2), topology)
+
     def regressors(
         self,
         psi: Float[Tensor, "*batch nodes f"],
@@ -150,7 +161,8 @@ class Model(nn.Module):
     ) -> Float[Tensor, "*batch nodes D"]:
         """The form's regressors; at fresh states (1) all but the inputs is switched off."""
         acting, going = self.acting_inputs(nodes_first(inputs)), self.going(fresh)
-        state = self.state_regressors(nodes_first(psi), acting, topology)
+        rows, c = nodes_first(psi), self.config.num_state
+        state = self.state_regressors(topology)(rows[..., :c], rows[..., c:], acting)
         X = torch.cat(
             [state if going is None else state * going, self.input_regressors(acting, going, topology)], dim=-1
         )
@@ -168,14 +180,16 @@ class Model(nn.Module):
         """0 at fresh states, otherwise 1; None where no state is fresh."""
         return None if fresh is None or not self.config.fresh_start else 1 - nodes_first(fresh)
 
-    def state_regressors(
-        self, psi: Float[Tensor, "nodes rows f"], acting: Float[Tensor, "nodes rows a"], topology: Topology
-    ) -> Float[Tensor, "nodes rows columns"]:
-        c = self.config
-        phi = psi[..., c.num_state :]
-        weights = gibbs_weights(self.potential, phi, topology) if self.form.weighted else None
-        features = torch.cat([psi[..., c.regressed_state], phi], dim=-1) if c.regressed_state else phi
-        return self.form.state_regressors(features, acting, weights, topology)
+    def state_regressors(self, topology: Topology) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+        """What turns x, phi and the acting inputs, nodes first, into the regressors of the history."""
+        chosen, score = self.config.regressed_state, self.potential.on(topology)
+
+        def regressors(x: Tensor, phi: Tensor, acting: Tensor) -> Tensor:
+            weights = topology.softmax(score(phi)) if self.form.weighted else None
+            features = torch.cat([x[..., chosen], phi], dim=-1) if chosen else phi
+            return self.form.state_regressors(features, acting, weights, topology)
+
+        return regressors
 
     def input_regressors(
         self, acting: Float[Tensor, "nodes rows a"], going: Float[Tensor, "#nodes rows 1"] | None, topology: Topology
@@ -197,14 +211,35 @@ class Model(nn.Module):
         """Increments of the free coordinates, then the next phi."""
         return torch.cat([(next_x - x)[..., self.free], next_psi[..., self.config.num_state :]], dim=-1)
 
+    def num_needed(self, reproject: bool) -> int:
+        """How many of the first targets a rollout needs: the free coordinates, if features are taken anew from them."""
+        return len(self.free) if reproject and self.config.selects else self.num_targets
+
+    def next_state(
+        self,
+        x: Float[Tensor, "nodes rows c"],
+        o: Float[Tensor, "nodes rows d"],
+        inputs: Float[Tensor, "nodes rows a"],
+        topology: Topology,
+    ) -> Float[Tensor, "nodes rows c"]:
+        """The state of the next observation, ties merged; the observation and the action before follow where known."""
+        c = self.config
+        if topology.tied is not None:
+            o = self.merge(o.movedim(0, -2), topology).movedim(-2, 0)
+        parts = [o, *([x[..., : c.num_observations]] if c.history == 2 else [])]
+        parts += [inputs[..., : c.num_actions]] if c.previous_action else []
+        return o if len(parts) == 1 else torch.cat(parts, dim=-1)
+
     @property
     def ratios(self) -> list[float]:
         """dt std_v / std_p of each kinematic pair: p' = p + ratio v' in coordinates of mean-free velocities."""
         std = self.observation_std
         return [float(self.config.dt * std[velocity] / std[position]) for position, velocity in self.config.kinematics]
 
-    def motion(self, topology: Topology) -> Motion:
-        """What the increments of the free coordinates say of the next state."""
+    def way_back(self, topology: Topology) -> WayBack:
+        """What the targets say of the next state."""
+        if self.decoder is not None:
+            return Decoding(self, topology, self.decoder.on(topology))
         keep = torch.eye(self.config.num_observations, dtype=self.observation_std.dtype)
         for (position, velocity), ratio in zip(self.config.kinematics, self.ratios, strict=True):
             keep[velocity, position] = ratio
@@ -262,6 +297,25 @@ class Model(nn.Module):
         regression = self.regression(sums.moments.cross.shape[-1])
         return regression.fit(sums, topology, self.config.ridge if ridge is None else ridge, joint)
 
+    def fit_all(
+        self,
+        X: Float[Tensor, "systems *batch nodes D"],
+        Y: Float[Tensor, "systems *batch nodes m"],
+        topology: Topology,
+        Z: Float[Tensor, "systems *batch nodes free k"] | None = None,
+    ) -> list[Operator]:
+        """The operators of systems that share a topology (and of each of its graphs), from their rows."""
+        regression = self.regression(Y.shape[-1])
+        parts = zip(X, Y, [None] * len(X) if Z is None else Z, strict=True)
+        sums = [
+            s
+            for x, y, z in parts
+            for s in regression.sums(
+                nodes_first(x), nodes_first(y), topology, None if z is None else z.movedim(-3, 0).flatten(1, -3)
+            )
+        ]
+        return regression.fit_all(sums, topology, self.config.ridge)
+
     def stepper(self, operators: Sequence[Operator], topology: Topology, reproject: bool | None = None) -> Stepper:
         """One step under an operator for each graph of the union, for `rollout`.
 
@@ -276,12 +330,13 @@ def nodes_first(values: Float[Tensor, "*batch nodes d"]) -> Float[Tensor, "nodes
     return values.movedim(-2, 0).reshape(values.shape[-2], -1, values.shape[-1])
 
 
+WayBack = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""(state, targets, inputs), nodes first, to the next state."""
+
+
 @dataclass(frozen=True)
 class Motion:
-    """The next state from the increments of the free coordinates: o' = keep' o + spread' increments, ties merged.
-
-    The rest of the state follows: the observation before, the action before.
-    """
+    """The next state from the increments of the free coordinates: o' = keep' o + spread' increments, ties merged."""
 
     model: Model
     topology: Topology
@@ -291,17 +346,28 @@ class Motion:
     def __call__(
         self,
         x: Float[Tensor, "nodes rows c"],
-        increments: Float[Tensor, "nodes rows free"],
+        y: Float[Tensor, "nodes rows m"],
         inputs: Float[Tensor, "nodes rows a"],
     ) -> Float[Tensor, "nodes rows c"]:
-        c = self.model.config
-        o = x[..., : c.num_observations]
-        following = o @ self.keep + increments @ self.spread
-        if self.topology.tied is not None:
-            following = self.model.merge(following.movedim(0, -2), self.topology).movedim(-2, 0)
-        parts = [following, *([o] if c.history == 2 else [])]
-        parts += [inputs[..., : c.num_actions]] if c.previous_action else []
-        return following if len(parts) == 1 else torch.cat(parts, dim=-1)
+        o = x[..., : len(self.keep)] @ self.keep + y[..., : len(self.spread)] @ self.spread
+        return self.model.next_state(x, o, inputs, self.topology)
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """The next state from the next phi: the observation as the decoder finds it, ties merged, and the rest as known."""
+
+    model: Model
+    topology: Topology
+    decode: Callable[[Tensor], Tensor]
+
+    def __call__(
+        self,
+        x: Float[Tensor, "nodes rows c"],
+        y: Float[Tensor, "nodes rows m"],
+        inputs: Float[Tensor, "nodes rows a"],
+    ) -> Float[Tensor, "nodes rows c"]:
+        return self.model.next_state(x, self.decode(y), inputs, self.topology)
 
 
 @dataclass(frozen=True)
@@ -321,7 +387,11 @@ class Drive:
         """The rows of each step apart, where the last axis of the batch is of steps."""
         parts = [self.inputs, self.acting, self.push]
         apart = [part.unflatten(1, (-1, steps)).unbind(2) for part in parts]
-        going = [None] * steps if self.going is None else self.going.unflatten(1, (-1, steps)).unbind(2)
+        going: list[Tensor | None] = [None] * steps
+        if self.going is not None:
+            by_step = self.going.unflatten(1, (-1, steps))
+            on = (by_step == 1).all(1).all(0).flatten().tolist()
+            going = [None if all_on else step for step, all_on in zip(by_step.unbind(2), on, strict=True)]
         return [Drive(*of_step) for of_step in zip(*apart, going, strict=True)]
 
 
@@ -335,10 +405,12 @@ class Stepper:
 
     def __init__(self, model: Model, operators: Sequence[Operator], topology: Topology, reproject: bool) -> None:
         self.model, self.operators, self.topology, self.reproject = model, operators, topology, reproject
+        self.num_state = model.config.num_state
         self.encode = model.encoder.on(topology)
-        self.motion = model.motion(topology)
+        self.regressors = model.state_regressors(topology)
+        self.way_back = model.way_back(topology)
         self.by_nodes = len(operators) == len(topology.splits)
-        num_targets = len(model.free) if reproject else model.num_targets
+        num_targets = model.num_needed(reproject)
         C = self._by_group(num_targets).to(model.observation_std.dtype)
         states = model.form.num_state_regressors(topology)
         self.from_state, self.from_inputs = C[:, :states], C[:, states:]
@@ -369,19 +441,20 @@ class Stepper:
             push = push + (own if going is None else own * going)
         return Drive(inputs, acting, push, going)
 
-    def move(self, psi: Float[Tensor, "nodes rows f"], drive: Drive) -> tuple[Tensor, Tensor]:
-        """(next state, next features)."""
+    def move(
+        self, x: Float[Tensor, "nodes rows c"], phi: Float[Tensor, "nodes rows p"], drive: Drive
+    ) -> tuple[Float[Tensor, "nodes rows c"], Float[Tensor, "nodes rows p"]]:
+        """(next state, next phi)."""
         model, free = self.model, len(self.model.free)
-        x = psi[..., : model.config.num_state]
-        y = self._apply(model.state_regressors(psi, drive.acting, self.topology), self.from_state)
+        y = self._apply(self.regressors(x, phi, drive.acting), self.from_state)
         y = drive.push + (y if drive.going is None else y * drive.going)
         pushed = model.channelled(self.operators, x.movedim(0, -2), self.topology)
         if pushed is not None:
             y = torch.cat([y[..., :free] + pushed.movedim(-2, 0), y[..., free:]], dim=-1)
         if self.moving is not None:
             y = y * self.moving
-        following = self.motion(x, y[..., :free], drive.inputs)
-        return following, torch.cat([following, self.encode(following) if self.reproject else y[..., free:]], dim=-1)
+        following = self.way_back(x, y, drive.inputs)
+        return following, self.encode(following) if self.reproject else y[..., free:]
 
     def _apply(self, X: Float[Tensor, "nodes rows D"], C: Float[Tensor, "groups D m"]) -> Float[Tensor, "nodes rows m"]:
         """C' x of every row under its group's operator."""
@@ -397,9 +470,7 @@ class Stepper:
         fresh: Float[Tensor, "*batch #nodes 1"] | None = None,
     ) -> tuple[Float[Tensor, "*batch nodes c"], Float[Tensor, "*batch nodes f"]]:
         """(next state, next features) of a batch."""
-        x, features = self.move(nodes_first(psi), self.drive(inputs, fresh))
-        batch = psi.shape[:-2]
-        return (
-            x.reshape(len(x), *batch, -1).movedim(0, -2),
-            features.reshape(len(x), *batch, -1).movedim(0, -2),
-        )
+        rows, c = nodes_first(psi), self.model.config.num_state
+        moved = self.move(rows[..., :c], rows[..., c:], self.drive(inputs, fresh))
+        x, phi = (part.reshape(len(part), *psi.shape[:-2], -1).movedim(0, -2) for part in moved)
+        return x, torch.cat([x, phi], dim=-1)

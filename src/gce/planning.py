@@ -14,6 +14,7 @@ from gce.anchored_dynamics import AnchoredDynamics
 from gce.body_step import BodyStep
 from gce.control.task import dense_path
 from gce.control.tracking import DensePath
+from gce.errors import InputError
 from gce.feature_dynamics import FeatureDynamics
 from gce.implicit_slopes import slopes
 from gce.rollout import rollout
@@ -294,6 +295,8 @@ def dynamics_of(
 ) -> StateDynamics | FeatureDynamics | AnchoredDynamics:
     """The dynamics that suit a system's model: linear in features where it rolls out so, anchored on large graphs."""
     model = system.model
+    if not model.config.selects:
+        raise InputError("plans need a model whose features hold the observation; train one with --decoder selection")
     if not model.config.reproject and model.form.shared and model.implicit is None:
         return FeatureDynamics(system, controls, opening, exogenous, frozen, on)
     if model.implicit is None and system.graph.num_nodes > MANY_NODES and on == "observations":

@@ -30,6 +30,24 @@ class Potential(nn.Module):
         self, receivers: Float[Tensor, "edges *batch d"], senders: Float[Tensor, "edges *batch d"]
     ) -> Float[Tensor, "edges ..."]: ...
 
+    def on(self, topology: Topology) -> Callable[[Tensor], Tensor]:
+        """What scores the edges of a topology by features; what only hyper-parameters decide is worked out here."""
+        return lambda features: self(topology.received(features), topology.sent(features))
+
+
+class _Distance(Potential):
+    """A potential of psi_i - psi_j alone."""
+
+    @abstractmethod
+    def of_difference(self) -> Callable[[Tensor], Tensor]: ...
+
+    def forward(self, receivers: Tensor, senders: Tensor) -> Tensor:
+        return self.of_difference()(receivers - senders)
+
+    def on(self, topology: Topology) -> Callable[[Tensor], Tensor]:
+        score = self.of_difference()
+        return lambda features: score(topology.difference(features))
+
 
 class _Scaled(Potential):
     """A potential with one positive hyper-parameter."""
@@ -45,19 +63,21 @@ class _Scaled(Potential):
         return self._log.exp()
 
 
-class Gaussian(_Scaled):
+class Gaussian(_Distance, _Scaled):
     """f = -|psi_i - psi_j|^2 / (2 sigma^2); value: the bandwidth sigma."""
 
-    def forward(self, receivers: Tensor, senders: Tensor) -> Tensor:
+    def of_difference(self) -> Callable[[Tensor], Tensor]:
         # A bandwidth whose square underflows must not make 0 / 0 of a node and itself.
-        return -(receivers - senders).square().sum(-1) / (2 * self.value**2).clamp_min(TINY)
+        factor = -1 / (2 * self.value**2).clamp_min(TINY)
+        return lambda difference: difference.square().sum(-1) * factor
 
 
-class Laplace(_Scaled):
+class Laplace(_Distance, _Scaled):
     """f = -|psi_i - psi_j|_1 / lambda; value: the scale lambda."""
 
-    def forward(self, receivers: Tensor, senders: Tensor) -> Tensor:
-        return -(receivers - senders).abs().sum(-1) / self.value.clamp_min(TINY)
+    def of_difference(self) -> Callable[[Tensor], Tensor]:
+        factor = -1 / self.value.clamp_min(TINY)
+        return lambda difference: difference.abs().sum(-1) * factor
 
 
 class VonMisesFisher(_Scaled):
@@ -108,7 +128,7 @@ def gibbs_weights(
     potential: Potential, features: Float[Tensor, "nodes *batch d"], topology: Topology
 ) -> Float[Tensor, "edges ..."]:
     """alpha, one number an edge; those into a node add up to one."""
-    return topology.softmax(potential(topology.received(features), topology.sent(features)))
+    return topology.softmax(potential.on(topology)(features))
 
 
 def mean_field(

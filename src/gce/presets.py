@@ -19,8 +19,21 @@ PRESETS: dict[str, dict[str, Any]] = {
     "grid": {"node_constants": 30.0},
 }
 
+# A decoder finds observations from features that say where things are; rollouts stay among them, as in the paper.
+DECODED = {"conservative": False, "implicit": False, "drag": False, "reproject": False}
+
+# How the models that come with the package were trained, where not as `training_for` says of any world.
+TRAINING: dict[str, dict[str, Any]] = {
+    "grid": {"iterations": 300, "horizon": 16, "systems": 2, "fit_episodes": 3, "fit_steps": 8, "rollouts": 2},
+}
+
 STRUCTURE = ("points", "late_action", "fresh_start")
 """What a file's metadata may say about a world's structure, under `structure`."""
+
+
+def training_for(world: str | None) -> dict[str, Any]:
+    """How to train on data of a world: iterations, the longest horizon, and fields of `TrainingConfig`."""
+    return {"iterations": 4000, "horizon": 48, **TRAINING.get(world or "", {})}
 
 
 def config_for(data: Dataset, **overrides: Any) -> ModelConfig:
@@ -55,7 +68,10 @@ def config_for(data: Dataset, **overrides: Any) -> ModelConfig:
         "late_action": late,
         "previous_action": late,
     }
-    return ModelConfig(**{**found, **PRESETS.get(data.world or "", {}), **overrides})
+    preset = PRESETS.get(data.world or "", {})
+    if overrides.get("decoder", "selection") != "selection":
+        preset = {**preset, **DECODED}
+    return ModelConfig(**{**found, **preset, **overrides})
 
 
 def _opens_at_rest(data: Dataset, kinematics: tuple[tuple[int, int], ...], episodes: int = 20) -> bool:

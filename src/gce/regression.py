@@ -11,7 +11,9 @@ takes its sums s_i s_i' / (k + kappa) off the moments, k its number of rows.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -141,7 +143,7 @@ class Regression:
             each = Moments.of(X, Y)
             return Moments(keep * each.gram, keep * each.cross, keep * each.square, rows)
         # Nodes of types that hold the same targets add up once; a pattern then takes those that move.
-        types, which = torch.unique(patterns.T, dim=0, return_inverse=True)
+        types, which = self._types
         found = []
         for k in range(len(types)):
             mine = (which[node_type] == k).nonzero().squeeze(1)
@@ -163,7 +165,12 @@ class Regression:
         gram = by_coordinate.mT @ by_coordinate
         return FieldSums(gram, cross, mixed[0] if self.form.shared else mixed)
 
-    @property
+    @cached_property
+    def _types(self) -> tuple[Bool[Tensor, "kinds patterns"], Int[Tensor, " types"]]:
+        """The different rows of the patterns, and which of them each node type has."""
+        return torch.unique(self.patterns[0].T, dim=0, return_inverse=True)
+
+    @cached_property
     def patterns(self) -> tuple[Bool[Tensor, "patterns types"], Int[Tensor, " m"]]:
         """The different columns of `held`, and which of them each target has."""
         return torch.unique(self.held.T, dim=0, return_inverse=True)
@@ -173,35 +180,58 @@ class Regression:
 
         joint: history and action in one regression; otherwise separately, as in the paper's appendix.
         """
-        moments, channels = sums.moments, None
-        expected = self.form.num_regressors(topology)
-        if moments.gram.shape[-1] != expected:
-            raise ValueError(f"the sums are of {moments.gram.shape[-1]} regressors, the form has {expected}")
-        num_targets = moments.cross.shape[-1]
-        if sums.fields is not None:
-            channels = _fit_channels(sums.fields, moments.rows)
-            explained = torch.nn.functional.pad(sums.fields.mixed @ channels, (0, num_targets - self.num_free))
-            square = sums.fields.left(moments.square, channels)
-            moments = replace(moments, cross=moments.cross - explained, square=square)
-        patterns, which = self.patterns
-        if sums.nodes is not None:
-            moving = (~patterns[:, sums.nodes.node_type]).double()
-            share = moving / (moments.rows / len(sums.nodes.X) + self.node_constants)
-            moments = sums.nodes.without(moments, share)
-        D = moments.gram.shape[-1]
-        penalty = torch.full((D,), ridge, dtype=torch.float64, device=moments.gram.device)
+        return self.fit_all([sums], topology, ridge, joint)[0]
+
+    def fit_all(self, sums: Sequence[Sums], topology: Topology, ridge: float, joint: bool = True) -> list[Operator]:
+        """The operators of several systems, solved at once where they have equally many rows."""
+        if len({s.moments.rows for s in sums}) > 1:
+            return [self.fit(s, topology, ridge, joint) for s in sums]
+        left, channels = zip(*(self._left_by_channels(s) for s in sums), strict=True)
+        shares = [self._share(s) for s in sums]
+        moments = [
+            m if share is None or s.nodes is None else s.nodes.without(m, share)
+            for m, s, share in zip(left, sums, shares, strict=True)
+        ]
+        D, expected = moments[0].gram.shape[-1], self.form.num_regressors(topology)
+        if expected != D:
+            raise ValueError(f"the sums are of {D} regressors, the form has {expected}")
+        gram, cross, square = (torch.stack([getattr(m, n) for m in moments]) for n in ("gram", "cross", "square"))
+        penalty = torch.full((D,), ridge, dtype=torch.float64, device=gram.device)
         penalty[D - self.form.num_constants(topology) :] = 0
-        solution = solve(moments, penalty, None if joint else self.form.num_state_regressors(topology))
-        targets = torch.arange(num_targets)
+        split = None if joint else self.form.num_state_regressors(topology)
+        solution = solve(Moments(gram, cross, square, moments[0].rows), penalty, split)
+        patterns, which = self.patterns
         moving = (~patterns[:, topology.node_type]).double().mean(-1)
-        shares = moving if self.form.shared else torch.ones_like(moving)
-        alone = 0 if channels is None else self.num_free  # how what channels leave varies together is not followed
-        residual = residual_by_target(solution.residual, which, shares, alone)
-        coefficients = solution.coefficients[which, ..., targets].movedim(0, -1)
-        constants = None
-        if sums.nodes is not None:
-            constants = share[which].T * (sums.nodes.Y - sums.nodes.X @ coefficients)
-        return Operator(self.form, coefficients, residual, solution.system, ridge, moments.rows, channels, constants)
+        moving = moving if self.form.shared else torch.ones_like(moving)
+        operators = []
+        for k, (of_system, found, share) in enumerate(zip(sums, channels, shares, strict=True)):
+            alone = 0 if found is None else self.num_free  # how what channels leave varies together is not followed
+            residual = residual_by_target(solution.residual[k], which, moving, alone)
+            C = solution.coefficients[k][which, ..., torch.arange(len(which))].movedim(0, -1)
+            constants = None
+            if share is not None and of_system.nodes is not None:
+                constants = share[which].T * (of_system.nodes.Y - of_system.nodes.X @ C)
+            rows = moments[k].rows
+            operators.append(Operator(self.form, C, residual, solution.system[k], ridge, rows, found, constants))
+        return operators
+
+    def _left_by_channels(self, sums: Sums) -> tuple[Moments, Tensor | None]:
+        """What channels leave to the form's regressors, and the channels' coefficients."""
+        moments = sums.moments
+        if sums.fields is None:
+            return moments, None
+        channels = _fit_channels(sums.fields, moments.rows)
+        beyond = moments.cross.shape[-1] - self.num_free
+        explained = torch.nn.functional.pad(sums.fields.mixed @ channels, (0, beyond))
+        square = sums.fields.left(moments.square, channels)
+        return replace(moments, cross=moments.cross - explained, square=square), channels
+
+    def _share(self, sums: Sums) -> Float[Tensor, "sets nodes"] | None:
+        """1 / (k + kappa) of each node where the targets of a set move, where nodes have constants of their own."""
+        if sums.nodes is None:
+            return None
+        moving = (~self.patterns[0][:, sums.nodes.node_type]).double()
+        return moving / (sums.moments.rows / len(sums.nodes.X) + self.node_constants)
 
 
 def _fit_channels(fields: FieldSums, rows: int) -> Float[Tensor, " k"]:

@@ -49,6 +49,8 @@ def blocks(model: Model, operator: Operator) -> tuple[Float[Tensor, "f f"], Floa
     form, c = operator.form, model.config
     if not isinstance(form, HomMeanForm):
         raise InputError(f"a certificate needs shared blocks (hom_mean), the operator is {form.name!r}")
+    if not c.selects:
+        raise InputError("a certificate needs a model whose features hold the observation, this one decodes it")
     f, n = c.num_state + c.num_phi, c.num_state
     acting = [*c.regressed_state, *range(n, f)]
     width, C = len(acting), operator.coefficients.double()

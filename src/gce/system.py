@@ -134,6 +134,8 @@ class System:
         It follows from the residuals of the fit (`uncertainty`): noise of the system, and what the model leaves out.
         features: of the features psi in normalised units, not of the observations.
         """
+        if not self.model.config.selects:
+            raise InputError("the model decodes its observations, whose covariance it does not know; use `intervals`")
         path = self.rollout(
             observation, actions, exogenous=exogenous, opening=opening, before=before, reproject=reproject
         )

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from gce import checkpoint
@@ -208,7 +209,10 @@ def draw_batch(systems: Sequence[SystemData], config: TrainingConfig, horizon: i
 
 
 def loss_of(model: Model, batch: Batch, config: TrainingConfig, generator: torch.Generator) -> Tensor:
-    """The prediction error of the windows, root mean square over nodes and coordinates, mean over steps and windows."""
+    """The prediction error of the windows, root mean square over nodes and coordinates, mean over steps and windows.
+
+    Where a decoder finds the observation, what it loses of those fitted on is added.
+    """
     topology, d = batch.topology, model.config.num_observations
     fit_states, start = batch.fit_states, batch.states[:, :, 0]
     if torch.rand((), generator=generator) < config.noise_share:
@@ -217,7 +221,7 @@ def loss_of(model: Model, batch: Batch, config: TrainingConfig, generator: torch
         fit_states = fit_states + 0.3 * level * _observation_noise(fit_states, d, generator)
         start = start + level * _observation_noise(start, d, generator)
     here, there = fit_states[:, :, :-1], fit_states[:, :, 1:]
-    if model.config.reproject:  # the free coordinates are all that is needed
+    if model.num_needed(model.config.reproject) == len(model.free):  # the next features need not be known
         psi = model.features(here, topology)
         Y = (there - here)[..., model.free]
     else:
@@ -226,11 +230,19 @@ def loss_of(model: Model, batch: Batch, config: TrainingConfig, generator: torch
         Y = model.targets(here, there, along[:, :, 1:])
     X = model.regressors(psi, batch.fit_inputs, topology, batch.fit_fresh)
     Z = model.channels(here, topology)
-    parts = zip(X, Y, [None] * len(X) if Z is None else Z, strict=True)
-    operators = [model.fit(sums, topology) for x, y, z in parts for sums in model.sums(x, y, topology, z)]
+    operators = model.fit_all(X, Y, topology, Z)
     predicted = rollout(model.stepper(operators, topology), model.features(start, topology), batch.inputs, batch.fresh)
     wrong = (predicted - batch.states[:, :, 1:])[..., :d].square().clamp(max=1e4)
-    by_system = torch.stack([w.mean((-1, -2)) for w in wrong.split(topology.splits, dim=-2)])
+    forward = _root_mean_square(wrong, topology)
+    if model.decoder is None:
+        return forward
+    lost = (model.decoded(psi, topology) - batch.fit_states[:, :, :-1, :, :d]).square()
+    return forward + _root_mean_square(lost, topology)
+
+
+def _root_mean_square(squares: Float[Tensor, "*batch nodes d"], topology: Topology) -> Tensor:
+    """Over the nodes and coordinates of each graph; then the mean."""
+    by_system = torch.stack([part.mean((-1, -2)) for part in squares.split(topology.splits, dim=-2)])
     return (by_system + 1e-6).sqrt().mean()
 
 

@@ -126,13 +126,13 @@ def target_errors(
     nodes, free, c = topology.num_nodes, len(model.free), model.config
     count = free if reproject else model.num_targets
     held = model.held[topology.node_type][:, :count]
-    motion = model.motion(topology)
+    way_back = model.way_back(topology)
     still = torch.zeros(nodes, 1, c.num_state, dtype=model.dtype, device=model.device)
     pushed = still.new_zeros(nodes, 1, c.num_inputs)
 
     def entered(flat: Tensor) -> Tensor:
         e = flat.reshape(nodes, count).masked_fill(held, 0.0)
-        x = motion(still, e[:, None, :free], pushed)[:, 0]
+        x = way_back(still, e[:, None], pushed)[:, 0]
         return (x if reproject else torch.cat([x, e[:, free:]], dim=-1)).flatten()
 
     G = jacobian(entered, still.new_zeros(nodes * count)).double()

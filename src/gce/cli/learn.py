@@ -34,23 +34,25 @@ class Train:
     """Potential of the Gibbs weights."""
     bandwidth: float = 2.0
     """Hyper-parameter of the potential, where it has one."""
-    iterations: int = 4000
-    """Steps of gradient descent."""
+    decoder: Literal["selection", "message_passing"] = "selection"
+    """How observations come back from features: they are among them, or a decoder finds them, as in the paper."""
+    iterations: int | None = None
+    """Steps of gradient descent; this and what says None is by default as the world's shipped model was trained."""
     seed: int = 0
     """Decides everything random: the same seed and data give the same model."""
     learning_rate: float = 3e-3
     """Largest step size."""
     schedule: Literal["cosine", "paper"] = "cosine"
     """How the step size falls: along a cosine, or as in the paper."""
-    horizon: int = 48
+    horizon: int | None = None
     """Steps predicted in training at the end; it grows from 4."""
-    systems: int = 4
+    systems: int | None = None
     """Systems an iteration works on; fewer for large graphs."""
-    fit_episodes: int = 8
+    fit_episodes: int | None = None
     """Episodes of each that its operator is fitted on in training."""
-    fit_steps: int = 12
+    fit_steps: int | None = None
     """Steps of each of these episodes."""
-    rollouts: int = 4
+    rollouts: int | None = None
     """Windows of each system that are predicted."""
     patience: int = 0
     """Stop after so many validations without progress; 0 never."""
@@ -69,17 +71,29 @@ class Train:
         from gce import __version__
         from gce.files import save_model
         from gce.learning import train
+        from gce.presets import training_for
         from gce.trajectory import Dataset
 
         if self.device != "cpu" and not torch.cuda.is_available():
             raise InputError(f"--device is {self.device!r}, but PyTorch finds no GPU here; leave it at cpu")
         if not 0 < self.validation < 1:
             raise InputError(f"--validation is {self.validation}, expected a share between 0 and 1 such as 0.05")
-        for name in ("iterations", "features", "threads", "horizon"):
-            if getattr(self, name) < 1:
-                raise InputError(f"--{name} is {getattr(self, name)}, expected at least 1")
+        for name in (
+            "iterations",
+            "features",
+            "threads",
+            "horizon",
+            "systems",
+            "fit_episodes",
+            "fit_steps",
+            "rollouts",
+        ):
+            if getattr(self, name) is not None and getattr(self, name) < 1:
+                raise InputError(f"--{name.replace('_', '-')} is {getattr(self, name)}, expected at least 1")
+        iterations = self.iterations or training_for(self.world)["iterations"]
+        given = {name: getattr(self, name) for name in ("systems", "fit_episodes", "fit_steps", "rollouts")}
         torch.set_num_threads(self.threads)
-        with Dataset.open(self.data) as data, progress(f"training {self.world}", self.iterations, "iterations") as done:
+        with Dataset.open(self.data) as data, progress(f"training {self.world}", iterations, "iterations") as done:
             if (data.world or "own") != self.world:
                 raise InputError(f"{self.data} is of the world {data.world or 'own'}, not of {self.world}")
             board = _Board(self.out)
@@ -94,7 +108,7 @@ class Train:
 
             trained = train(
                 data,
-                iterations=self.iterations,
+                iterations=iterations,
                 horizon=self.horizon,
                 seed=self.seed,
                 validation=self.validation,
@@ -107,15 +121,13 @@ class Train:
                     "potential": self.potential,
                     "potential_value": self.bandwidth,
                     "features": self.features,
+                    "decoder": self.decoder,
                 },
                 training={
                     "learning_rate": self.learning_rate,
                     "schedule": self.schedule,
-                    "systems": self.systems,
-                    "fit_episodes": self.fit_episodes,
-                    "fit_steps": self.fit_steps,
-                    "rollouts": self.rollouts,
                     "patience": self.patience,
+                    **{name: value for name, value in given.items() if value is not None},
                 },
             )
         about = {
