@@ -90,6 +90,7 @@ MAY_IMPORT = {
     },
     "controller": {"control", "errors", "feature_dynamics", "planning", "system"},
     "simulator_oracle": {"control", "envs"},
+    "filtering": {"adaptation", "control", "errors", "planning", "system", "trajectory", "uncertainty"},
     "closed_loop": {"control", "controller", "envs", "errors", "metrics"},
     "training": {
         "__init__",

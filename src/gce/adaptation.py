@@ -59,13 +59,19 @@ class Starts:
 
         The share it keeps of its own is the share of the starts' variance that is not noise: all of it without noise.
         """
-        if self.count < 2 or self.noise == 0:
+        if self.share == 1:
             return observation
+        mean = self.smoothed / self.count
+        return mean + self.share * (observation - mean)
+
+    @property
+    def share(self) -> float:
+        """The share of the starts' variance that is not noise."""
+        if self.count < 2 or self.noise == 0:
+            return 1.0
         spread = self.squares.sum() / self.count - np.square(self.total / self.count).sum()
         spread = spread / self.total.size * self.count / (self.count - 1)
-        share = float(np.clip(1 - self.noise / self.count / max(spread, 1e-12), 0, 1))
-        mean = self.smoothed / self.count
-        return mean + share * (observation - mean)
+        return float(np.clip(1 - self.noise / self.count / max(spread, 1e-12), 0, 1))
 
 
 @dataclass(frozen=True)

@@ -301,6 +301,17 @@ def dynamics_of(
         return FeatureDynamics(system, controls, opening, exogenous, frozen, on)
     if model.implicit is None and system.graph.num_nodes > MANY_NODES and on == "observations":
         return AnchoredDynamics(system, controls, exogenous)
-    added = system.operator.coefficients[..., : len(model.free)].abs().max()
-    kind = BodyDynamics if model.implicit is not None and float(added) < NEGLIGIBLE else StateDynamics
+    return state_dynamics(system, controls, opening, exogenous, on)
+
+
+def state_dynamics(
+    system: System,
+    controls: Bool[Array, "nodes a"],
+    opening: bool = False,
+    exogenous: Float[Tensor, "M nodes e"] | None = None,
+    on: str = "observations",
+) -> StateDynamics:
+    """The dynamics of a system's state, by corners where implicit features are all there is."""
+    added = system.operator.coefficients[..., : len(system.model.free)].abs().max()
+    kind = BodyDynamics if system.model.implicit is not None and float(added) < NEGLIGIBLE else StateDynamics
     return kind(system, controls, opening, exogenous, on)
