@@ -4,10 +4,10 @@ import json
 
 import numpy as np
 import pytest
-from tests.small import system_episodes, untrained
 
 from gce.experiments.long_rollouts import LongRollouts, _multiples
 from gce.system import adapt, predict_together
+from small import system_episodes, untrained
 
 
 @pytest.mark.parametrize("world", ["rope", "swim"])
