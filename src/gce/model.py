@@ -306,8 +306,14 @@ class Model(nn.Module):
     ) -> list[Operator]:
         """The operators of systems that share a topology (and of each of its graphs), from their rows."""
         regression = self.regression(Y.shape[-1])
-        Z = None if Z is None else Z.movedim(-3, 0).flatten(1, -3)
-        sums = regression.sums(nodes_first(X), nodes_first(Y), topology, Z, len(X))
+        parts = zip(X, Y, [None] * len(X) if Z is None else Z, strict=True)
+        sums = [
+            s
+            for x, y, z in parts
+            for s in regression.sums(
+                nodes_first(x), nodes_first(y), topology, None if z is None else z.movedim(-3, 0).flatten(1, -3)
+            )
+        ]
         return regression.fit_all(sums, topology, self.config.ridge)
 
     def stepper(self, operators: Sequence[Operator], topology: Topology, reproject: bool | None = None) -> Stepper:
