@@ -122,6 +122,21 @@ MAY_IMPORT = {
     },
     "evaluation": {"metrics", "model", "system", "trajectory"},
     "charts": {"closed_loop", "errors", "evaluation"},
+    "inspection": {
+        "adaptation",
+        "metrics",
+        "model",
+        "operators",
+        "potentials",
+        "stability",
+        "system",
+        "trajectory",
+        "uncertainty",
+    },
+}
+MAY_IMPORT["report"] = {"__init__", "closed_loop", "control", "controller", "envs", "errors", "inspection", "pages"} | {
+    "system",
+    "trajectory",
 }
 MAY_IMPORT["baselines"] = {
     "__init__",
