@@ -195,12 +195,14 @@ def read_details(folder: Path) -> Details:
         raise InputError(f"{folder} is not a folder; give one that `gce control ... --out {folder}` wrote")
     if not file.is_file():
         raise InputError(f"{folder} has no {FILE}; give a folder that `gce control ... --out` or `gce demo` wrote")
+    names = [field.name for field in dataclasses.fields(Details)]
     try:
         with np.load(file, allow_pickle=False) as stored:
-            arrays = {field.name: stored[field.name] for field in dataclasses.fields(Details)}
-        arrays["about"] = json.loads(str(arrays["about"]))
-        return Details(**arrays)
-    except KeyError as error:
-        raise InputError(f"{file} lacks {error}; run `gce control ... --out {folder}` again") from None
+            arrays = {name: stored[name] for name in names if name in stored}
+        about = json.loads(str(arrays.get("about")))
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
         raise InputError(f"{file} is damaged ({error}); run `gce control ... --out {folder}` again") from None
+    missing = [name for name in names if name not in arrays]
+    if missing:
+        raise InputError(f"{file} lacks {missing[0]!r}; run `gce control ... --out {folder}` again")
+    return Details(**{**arrays, "about": about})
