@@ -21,8 +21,7 @@ MAY_IMPORT = {
     "recording": {"errors", "envs", "trajectory"},
     "replay": {"errors", "envs", "trajectory"},
     "plots": {"errors", "envs", "graph", "trajectory"},
-    "segments": set(),
-    "topology": {"graph", "errors", "segments"},
+    "topology": {"graph", "errors"},
     "inputs": {"topology"},
     "encoder": {"inputs", "topology"},
     "implicit": {"inputs", "topology"},
@@ -122,21 +121,6 @@ MAY_IMPORT = {
     },
     "evaluation": {"metrics", "model", "system", "trajectory"},
     "charts": {"closed_loop", "errors", "evaluation"},
-    "inspection": {
-        "adaptation",
-        "metrics",
-        "model",
-        "operators",
-        "potentials",
-        "stability",
-        "system",
-        "trajectory",
-        "uncertainty",
-    },
-}
-MAY_IMPORT["report"] = {"__init__", "closed_loop", "control", "controller", "envs", "errors", "inspection", "pages"} | {
-    "system",
-    "trajectory",
 }
 MAY_IMPORT["baselines"] = {
     "__init__",
@@ -148,6 +132,7 @@ MAY_IMPORT["baselines"] = {
     "graph",
     "inputs",
 } | {"learning", *("metrics", "operators", "presets", "ridge", "topology", "training", "trajectory")}
+MAY_IMPORT["interop"] = {"errors", "files", "graph", "learning", "presets", "system", "training", "trajectory"}
 MAY_IMPORT["experiments"] = set(MAY_IMPORT)
 MAY_IMPORT["cli"] = set(MAY_IMPORT)
 

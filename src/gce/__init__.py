@@ -25,6 +25,7 @@ _HOMES = {
     "System": "gce.system",
     "adapt": "gce.system",
     "train": "gce.learning",
+    "Regressor": "gce.interop.estimator",
     "load_model": "gce.files",
     "load_system": "gce.files",
     "save_model": "gce.files",

@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import ClassVar
 
 import torch
 from jaxtyping import Float
@@ -24,13 +23,7 @@ TINY = torch.finfo(torch.float32).tiny
 
 
 class Potential(nn.Module):
-    """f on the features of receivers i and senders j, one number an edge.
-
-    at_most_own: whether f is at most zero, and zero of a node and itself. Every neighbourhood includes the node, so the
-        sum of exp f is at least one then.
-    """
-
-    at_most_own: ClassVar[bool] = False
+    """f on the features of receivers i and senders j, one number an edge."""
 
     @abstractmethod
     def forward(
@@ -43,9 +36,7 @@ class Potential(nn.Module):
 
 
 class _Distance(Potential):
-    """A potential of psi_i - psi_j alone, whose sign does not matter."""
-
-    at_most_own = True
+    """A potential of psi_i - psi_j alone."""
 
     @abstractmethod
     def of_difference(self) -> Callable[[Tensor], Tensor]: ...
@@ -55,7 +46,7 @@ class _Distance(Potential):
 
     def on(self, topology: Topology) -> Callable[[Tensor], Tensor]:
         score = self.of_difference()
-        return lambda features: topology.by_distance(score, features)
+        return lambda features: score(topology.difference(features))
 
 
 class _Scaled(Potential):
@@ -110,8 +101,6 @@ class Neural(Potential):
 class Constant(Potential):
     """f = 0: every neighbour weighs the same, the mean field is the mean."""
 
-    at_most_own = True
-
     def forward(self, receivers: Tensor, senders: Tensor) -> Tensor:
         return receivers.new_zeros(receivers.shape[:-1])
 
@@ -139,11 +128,11 @@ def gibbs_weights(
     potential: Potential, features: Float[Tensor, "nodes *batch d"], topology: Topology
 ) -> Float[Tensor, "edges ..."]:
     """alpha, one number an edge; those into a node add up to one."""
-    return topology.softmax(potential.on(topology)(features), potential.at_most_own)
+    return topology.softmax(potential.on(topology)(features))
 
 
 def mean_field(
     weights: Float[Tensor, "edges ..."], features: Float[Tensor, "nodes *batch d"], topology: Topology
 ) -> Float[Tensor, "nodes *batch d"]:
     """sum over j in E(i) of alpha_ij psi_j."""
-    return topology.weighted_sum(weights, features)
+    return topology.sum(weights.unsqueeze(-1) * topology.sent(features))

@@ -1,4 +1,7 @@
-"""The four worlds, and their Gymnasium names gce/Rope-v0, gce/Soft-v0, gce/Swim-v0 and gce/PowerGrid-v0."""
+"""The four worlds, and their Gymnasium names gce/Rope-v0, gce/Soft-v0, gce/Swim-v0 and gce/PowerGrid-v0.
+
+gce/PaddedRope-v0 and so on are the same in boxes of one size, for vector environments and libraries without graphs.
+"""
 
 from __future__ import annotations
 
@@ -26,4 +29,10 @@ def world_named(name: str) -> type[GraphEnv]:
 for _world in WORLDS.values():
     gym.register(
         f"gce/{_world.__name__}-v0", entry_point=f"{_world.__module__}:{_world.__name__}", max_episode_steps=1000
+    )
+    gym.register(
+        f"gce/Padded{_world.__name__}-v0",
+        entry_point="gce.envs.padded:make_padded",
+        kwargs={"world": _world.world},
+        max_episode_steps=1000,
     )

@@ -58,3 +58,13 @@ class PaddedEnv(gym.Wrapper[Any, np.ndarray, Any, np.ndarray]):
             "relations": np.pad(self.inner.graph.relations(), ((0, missing), (0, missing)), constant_values=-1),
             "mask": (np.arange(self.max_objects) < count).astype(np.int8),
         }
+
+
+def make_padded(
+    world: str, objects: int | tuple[int, int] = 7, max_objects: int | None = None, **settings: Any
+) -> PaddedEnv:
+    """A world by name in boxes of one size, by default that of its largest systems; for `gymnasium.make_vec`."""
+    from gce.envs import world_named
+
+    env = world_named(world)(objects=objects, **settings)
+    return PaddedEnv(env, env.objects[1] if max_objects is None else max_objects)
