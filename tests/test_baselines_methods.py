@@ -66,16 +66,17 @@ def test_kpm_features_are_the_observation_and_products():
 def test_the_assembled_system_is_the_composed_operator(world):
     graph = system_episodes(world)[0].graph
     config, topology = configure(Config, recorded(world)), Topology.of(graph)
-    blocks = Blocks(config, num_features=3, num_static=2)
+    blocks = Blocks(config, num_features=3, num_static=2, num_edge=2)
     generator = torch.Generator().manual_seed(0)
 
     def draw(*shape: int) -> torch.Tensor:
         return torch.randn(shape, generator=generator, dtype=torch.float64)
 
     z, inputs, static = draw(graph.num_nodes, 3 + blocks.carried), draw(graph.num_nodes, 1), draw(graph.num_nodes, 2)
-    X = blocks.regressors(z, inputs, static, topology)
+    edge = draw(graph.num_edges, 2)
+    X = blocks.regressors(z, inputs, topology, static, edge)
     C = draw(X.shape[-1], 3)
-    A, B, c = blocks.assemble(C, static, topology)
+    A, B, c = blocks.assemble(C, topology, static, edge)
     assert torch.allclose(blocks.next([C], X, inputs, topology).flatten(), A @ z.flatten() + B @ inputs.flatten() + c)
 
 
@@ -87,7 +88,7 @@ def test_relations_that_a_graph_lacks_change_nothing():
     generator = torch.Generator().manual_seed(0)
     z, inputs, psi = (torch.randn(30, graph.num_nodes, k, generator=generator).double() for k in (3, 1, 3))
     inputs[:, 1:] = 0  # only the first mass acts
-    X = blocks.regressors(z, inputs, None, topology)
+    X = blocks.regressors(z, inputs, topology)
     (regression,) = blocks.regressions(X, psi, topology)
     assert 0 < (~regression.used).sum() < len(regression.used)
     penalty = torch.full((X.shape[-1],), 0.1, dtype=torch.float64)

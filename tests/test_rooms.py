@@ -21,7 +21,8 @@ MAY_IMPORT = {
     "recording": {"errors", "envs", "trajectory"},
     "replay": {"errors", "envs", "trajectory"},
     "plots": {"errors", "envs", "graph", "trajectory"},
-    "topology": {"graph", "errors"},
+    "segments": set(),
+    "topology": {"graph", "errors", "segments"},
     "inputs": {"topology"},
     "encoder": {"inputs", "topology"},
     "implicit": {"inputs", "topology"},
@@ -121,6 +122,21 @@ MAY_IMPORT = {
     },
     "evaluation": {"metrics", "model", "system", "trajectory"},
     "charts": {"closed_loop", "errors", "evaluation"},
+    "inspection": {
+        "adaptation",
+        "metrics",
+        "model",
+        "operators",
+        "potentials",
+        "stability",
+        "system",
+        "trajectory",
+        "uncertainty",
+    },
+}
+MAY_IMPORT["report"] = {"__init__", "closed_loop", "control", "controller", "envs", "errors", "inspection", "pages"} | {
+    "system",
+    "trajectory",
 }
 MAY_IMPORT["baselines"] = {
     "__init__",

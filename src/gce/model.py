@@ -406,7 +406,7 @@ class Stepper:
     def __init__(self, model: Model, operators: Sequence[Operator], topology: Topology, reproject: bool) -> None:
         self.model, self.operators, self.topology, self.reproject = model, operators, topology, reproject
         self.num_state = model.config.num_state
-        self.encode = model.encoder.on(topology)
+        self.encode = model.encoder.on(topology) if reproject else None
         self.regressors = model.state_regressors(topology)
         self.way_back = model.way_back(topology)
         self.by_nodes = len(operators) == len(topology.splits)
@@ -454,7 +454,7 @@ class Stepper:
         if self.moving is not None:
             y = y * self.moving
         following = self.way_back(x, y, drive.inputs)
-        return following, self.encode(following) if self.reproject else y[..., free:]
+        return following, y[..., free:] if self.encode is None else self.encode(following)
 
     def _apply(self, X: Float[Tensor, "nodes rows D"], C: Float[Tensor, "groups D m"]) -> Float[Tensor, "nodes rows m"]:
         """C' x of every row under its group's operator."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Callable
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float
@@ -23,7 +24,13 @@ TINY = torch.finfo(torch.float32).tiny
 
 
 class Potential(nn.Module):
-    """f on the features of receivers i and senders j, one number an edge."""
+    """f on the features of receivers i and senders j, one number an edge.
+
+    at_most_own: whether f is at most zero, and zero of a node and itself. Every neighbourhood includes the node, so the
+        sum of exp f is at least one then.
+    """
+
+    at_most_own: ClassVar[bool] = False
 
     @abstractmethod
     def forward(
@@ -36,7 +43,9 @@ class Potential(nn.Module):
 
 
 class _Distance(Potential):
-    """A potential of psi_i - psi_j alone."""
+    """A potential of psi_i - psi_j alone, whose sign does not matter."""
+
+    at_most_own = True
 
     @abstractmethod
     def of_difference(self) -> Callable[[Tensor], Tensor]: ...
@@ -46,7 +55,7 @@ class _Distance(Potential):
 
     def on(self, topology: Topology) -> Callable[[Tensor], Tensor]:
         score = self.of_difference()
-        return lambda features: score(topology.difference(features))
+        return lambda features: topology.by_distance(score, features)
 
 
 class _Scaled(Potential):
@@ -101,6 +110,8 @@ class Neural(Potential):
 class Constant(Potential):
     """f = 0: every neighbour weighs the same, the mean field is the mean."""
 
+    at_most_own = True
+
     def forward(self, receivers: Tensor, senders: Tensor) -> Tensor:
         return receivers.new_zeros(receivers.shape[:-1])
 
@@ -128,11 +139,11 @@ def gibbs_weights(
     potential: Potential, features: Float[Tensor, "nodes *batch d"], topology: Topology
 ) -> Float[Tensor, "edges ..."]:
     """alpha, one number an edge; those into a node add up to one."""
-    return topology.softmax(potential.on(topology)(features))
+    return topology.softmax(potential.on(topology)(features), potential.at_most_own)
 
 
 def mean_field(
     weights: Float[Tensor, "edges ..."], features: Float[Tensor, "nodes *batch d"], topology: Topology
 ) -> Float[Tensor, "nodes *batch d"]:
     """sum over j in E(i) of alpha_ij psi_j."""
-    return topology.sum(weights.unsqueeze(-1) * topology.sent(features))
+    return topology.weighted_sum(weights, features)

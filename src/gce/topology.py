@@ -9,7 +9,7 @@ after another, and no edge joins two of them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -19,6 +19,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from gce.graph import Graph
+from gce.segments import Segments
 
 SMALL = 1024
 """Edges times nodes up to which gathers and sums are products with matrices."""
@@ -96,6 +97,15 @@ class Topology:
             return self.sent(values) - self.received(values)
         return _times(self._incidence.difference, values)
 
+    def by_distance(
+        self, f: Callable[[Tensor], Tensor], values: Float[Tensor, "nodes ..."]
+    ) -> Float[Tensor, "edges ..."]:
+        """f of each edge's difference, for f that does not mind its sign: edges there and back are worked out once."""
+        if self._incidence is not None:
+            return f(self.difference(values))
+        one, other, of_edge = self.pairs
+        return f(values.index_select(0, one) - values.index_select(0, other)).index_select(0, of_edge)
+
     def heard(self, values: Float[Tensor, "2 nodes ..."]) -> Float[Tensor, "edges ..."]:
         """Each edge's receiver's row of the first half plus its sender's of the second."""
         if self._incidence is None:
@@ -105,8 +115,16 @@ class Topology:
     def sum(self, messages: Float[Tensor, "edges ..."]) -> Float[Tensor, "nodes ..."]:
         """The sum of each node's incoming messages."""
         if self._incidence is None:
-            return messages.new_zeros((self.num_nodes, *messages.shape[1:])).index_add(0, self.receivers, messages)
+            return self.incoming.sum(messages)
         return _times(self._incidence.into, messages)
+
+    def weighted_sum(
+        self, weights: Float[Tensor, "edges ..."], values: Float[Tensor, "nodes ..."]
+    ) -> Float[Tensor, "nodes ..."]:
+        """The sum of each node's neighbours' values, weighted."""
+        if self._incidence is None:
+            return self.incoming.weighted_sum(weights, values, self.senders)
+        return self.sum(weights.unsqueeze(-1) * self.sent(values))
 
     def net(self, messages: Float[Tensor, "edges ..."]) -> Float[Tensor, "nodes ..."]:
         """What comes in minus what goes out; over all nodes it adds up to zero."""
@@ -114,14 +132,47 @@ class Topology:
             return self.sum(messages).index_add(0, self.senders, messages, alpha=-1)
         return _times(self._incidence.net, messages)
 
-    def softmax(self, scores: Float[Tensor, "edges ..."]) -> Float[Tensor, "edges ..."]:
-        """exp(score), normalised over the edges into each node; safe at any scale, since the largest is subtracted."""
-        fixed = scores.detach()
-        index = self.receivers.reshape(-1, *[1] * (scores.ndim - 1)).expand_as(scores)
-        lowest = fixed.new_full((self.num_nodes, *scores.shape[1:]), -torch.inf)
-        largest = lowest.scatter_reduce(0, index, fixed, "amax")
-        weights = torch.exp(scores - largest.index_select(0, self.receivers))
+    def softmax(self, scores: Float[Tensor, "edges ..."], at_most_own: bool = False) -> Float[Tensor, "edges ..."]:
+        """exp(score), normalised over the edges into each node; safe at any scale, since the largest is subtracted.
+
+        at_most_own: scores are at most zero, and zero on the edge of a node to itself, so that is the largest.
+        """
+        if not at_most_own:
+            fixed = scores.detach()
+            index = self.receivers.reshape(-1, *[1] * (scores.ndim - 1)).expand_as(scores)
+            lowest = fixed.new_full((self.num_nodes, *scores.shape[1:]), -torch.inf)
+            largest = lowest.scatter_reduce(0, index, fixed, "amax")
+            scores = scores - largest.index_select(0, self.receivers)
+        weights = torch.exp(scores)
         return weights / self.received(self.sum(weights))
+
+    @cached_property
+    def pairs(self) -> tuple[Int[Tensor, " pairs"], Int[Tensor, " pairs"], Int[Tensor, " edges"]]:
+        """(one node, the other, the pair of each edge): edges there and back are one pair, a node and itself too."""
+        low, high = torch.minimum(self.senders, self.receivers), torch.maximum(self.senders, self.receivers)
+        keys, of_edge = torch.unique(low * self.num_nodes + high, return_inverse=True)
+        return keys // self.num_nodes, keys % self.num_nodes, of_edge
+
+    @cached_property
+    def incoming(self) -> Segments:
+        """The edges into each node."""
+        return Segments.of(self.receivers, self.num_nodes)
+
+    @cached_property
+    def by_slot(self) -> Segments:
+        """The edge in each slot of each node, if there is one."""
+        return Segments.of(self.receivers * self.max_degree + self.slots, self.num_nodes * self.max_degree)
+
+    def by_relation(self, num_relations: int) -> Segments:
+        """The edges of each relation into each node."""
+        if num_relations not in self._by_relation:
+            place = self.receivers * num_relations + self.edge_type
+            self._by_relation[num_relations] = Segments.of(place, self.num_nodes * num_relations)
+        return self._by_relation[num_relations]
+
+    @cached_property
+    def _by_relation(self) -> dict[int, Segments]:
+        return {}
 
     @cached_property
     def slots(self) -> Int[Tensor, " edges"]:

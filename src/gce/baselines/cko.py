@@ -97,7 +97,7 @@ class Cko(Trainable):
     ) -> Float[Tensor, "*batch nodes D"]:
         """Of the features after psi, beside which stands the previous action of the states."""
         z = torch.cat([psi, states[..., self.config.num_observations :]], dim=-1)
-        return self.blocks.regressors(z, inputs, None, topology)
+        return self.blocks.regressors(z, inputs, topology)
 
     def loss(self, batch: Batch, generator: torch.Generator) -> Float[Tensor, ""]:
         c, topology, w = self.config, batch.topology, batch.windows
@@ -112,7 +112,7 @@ class Cko(Trainable):
         z = torch.cat([psi[:, 0], w.states[:, 0, :, d:]], dim=-1)
         path = []
         for t in range(w.inputs.shape[1]):
-            X = self.blocks.regressors(z, w.inputs[:, t], None, topology)
+            X = self.blocks.regressors(z, w.inputs[:, t], topology)
             z = self.blocks.next(C, X, w.inputs[:, t], topology)
             path.append(z[..., : c.features])
         decoded = self.decoder(torch.cat([psi, torch.stack(path, dim=1).clamp(-1e3, 1e3)], dim=1), topology)
@@ -138,7 +138,7 @@ class Cko(Trainable):
                 targets.append(psi[1:])
             (regression,) = self.blocks.regressions(torch.cat(regressors), torch.cat(targets), topology)
             C = regression.solve(self.config.ridge)
-        return CkoAdapted(model, graph, *self.blocks.assemble(C, None, topology))
+        return CkoAdapted(model, graph, *self.blocks.assemble(C, topology))
 
 
 class CkoAdapted(LinearAdapted):

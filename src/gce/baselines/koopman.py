@@ -3,8 +3,10 @@
 With features psi_i of a node, the previous action beside them where the state holds it, z_i = [psi_i, a_i before],
 
     psi_i <- sum over relations r of C_r (sum of z_j in relation r) + D_r (sum of a_j in relation r) + G g_i + b_type(i)
+                                   + E_r (sum of e_ij z_j in relation r)
 
-g are properties of the node that do not change. As one linear system of all nodes: x' = A x + B u + c.
+g are properties of a node that do not change, e of an edge; a method may do without either. As one linear system of all
+nodes: x' = A x + B u + c.
 """
 
 from __future__ import annotations
@@ -44,23 +46,32 @@ class Regression:
 class Blocks:
     """Regressors of the next features, and the linear system that fitted coefficients make of a graph."""
 
-    def __init__(self, config: Config, num_features: int, num_static: int = 0) -> None:
+    def __init__(self, config: Config, num_features: int, num_static: int = 0, num_edge: int = 0) -> None:
         c = config
-        self.features, self.static = num_features, num_static
+        self.features, self.static, self.edge = num_features, num_static, num_edge
         self.carried = c.previous_action * c.num_actions
-        self.actions = c.num_actions
         self.form = HomForm(Shape(num_features + self.carried, c.num_inputs, c.num_relations, c.num_node_types))
 
     def regressors(
         self,
         z: Float[Tensor, "*batch nodes f"],
         inputs: Float[Tensor, "*batch nodes i"],
-        static: Float[Tensor, "nodes g"] | None,
         topology: Topology,
+        static: Float[Tensor, "nodes g"] | None = None,
+        edge: Float[Tensor, "edges e"] | None = None,
     ) -> Float[Tensor, "*batch nodes D"]:
-        # Forms take nodes first.
-        X = self.form.regressors(z.movedim(-2, 0), inputs.movedim(-2, 0), None, topology).movedim(0, -2)
-        return X if static is None else torch.cat([static.expand(*X.shape[:-1], -1), X], dim=-1)
+        """[g, weighted sums by relation, plain sums by relation, actions by relation, constants]."""
+        rows = z.movedim(-2, 0)  # sums take nodes first
+        X = self.form.regressors(rows, inputs.movedim(-2, 0), None, topology).movedim(0, -2)
+        parts = [] if static is None else [static.expand(*X.shape[:-1], -1)]
+        if edge is not None:
+            R, sent = self.form.shape.num_relations, topology.sent(rows)
+            weights = edge.reshape(len(edge), *[1] * (rows.ndim - 2), -1)
+            weighted = (weights.unsqueeze(-1) * sent.unsqueeze(-2)).flatten(-2)
+            table = weighted.new_zeros(len(rows) * R, *weighted.shape[1:])
+            table = table.index_add(0, topology.receivers * R + topology.edge_type, weighted)
+            parts.append(table.unflatten(0, (len(rows), R)).movedim(1, -2).flatten(-2).movedim(0, -2))
+        return torch.cat([*parts, X], dim=-1)
 
     def regressions(
         self, X: Float[Tensor, "*batch nodes D"], psi: Float[Tensor, "*batch nodes m"], topology: Topology
@@ -88,16 +99,24 @@ class Blocks:
         return torch.cat([psi, inputs[..., : self.carried]], dim=-1)
 
     def assemble(
-        self, coefficients: Float[Tensor, "D m"], static: Float[Tensor, "nodes g"] | None, topology: Topology
+        self,
+        coefficients: Float[Tensor, "D m"],
+        topology: Topology,
+        static: Float[Tensor, "nodes g"] | None = None,
+        edge: Float[Tensor, "edges e"] | None = None,
     ) -> tuple[Float[Tensor, "s s"], Float[Tensor, "s u"], Float[Tensor, " s"]]:
         """(A, B, c) of the system of all nodes: every edge places its relation's block."""
         shape, N = self.form.shape, topology.num_nodes
         R, width, inputs = shape.num_relations, shape.num_features, shape.num_actions
-        sizes = [self.static, R * width, R * inputs, shape.num_node_types]
-        by_static, by_state, by_input, constants = coefficients.split(sizes)
+        sizes = [self.static, R * self.edge * width, R * width, R * inputs, shape.num_node_types]
+        by_static, by_edge, by_state, by_input, constants = coefficients.split(sizes)
         edges = (topology.receivers, topology.senders)
         A = coefficients.new_zeros(N, N, width, width)
-        A[(*edges, slice(self.features))] = by_state.view(R, width, -1)[topology.edge_type].mT
+        blocks = by_state.view(R, width, -1)[topology.edge_type].mT
+        if edge is not None:
+            weighted = by_edge.view(R, self.edge, width, -1)[topology.edge_type]
+            blocks = blocks + torch.einsum("ek,ekfm->emf", edge, weighted)
+        A[(*edges, slice(self.features))] = blocks
         B = coefficients.new_zeros(N, N, width, inputs)
         B[(*edges, slice(self.features))] = by_input.view(R, inputs, -1)[topology.edge_type].mT
         nodes = torch.arange(N)

@@ -2,6 +2,8 @@
 
     psi_i = [o_i, monomials of degree 2 to `order` of v_i, o_i x attributes_i]
 
+Beside the sums of psi over neighbours by relation stand those weighted by the attributes of edges, where there are any.
+
 v_i is the observation, or for nodes of several points the mean place and the mean velocity of these, which keeps
 places and velocities apart and the number of monomials small. Nothing is trained: the operators are fitted to the
 episodes of a system by ridge regression,
@@ -43,6 +45,7 @@ class Kpm(Baseline):
 
     attribute_mean: Tensor
     attribute_std: Tensor
+    edge_std: Tensor
 
     def __init__(self, config: KpmConfig) -> None:
         super().__init__(config)
@@ -50,18 +53,23 @@ class Kpm(Baseline):
         attributes = config.num_node_attributes
         self.register_buffer("attribute_mean", torch.zeros(attributes))
         self.register_buffer("attribute_std", torch.ones(attributes))
+        self.register_buffer("edge_std", torch.ones(config.num_edge_attributes))
         places = [[point[k] for point in config.points] for k in range(4)] if config.points else []
         self.averaged = places or [[k] for k in range(config.num_observations)]
         features = config.num_observations * (1 + attributes) + len(self.monomials(len(self.averaged)))
-        self.blocks = Blocks(config, features, attributes + len(_products(attributes, 2)))
+        static = attributes + len(_products(attributes, 2))
+        self.blocks = Blocks(config, features, static, config.num_edge_attributes)
 
     def set_units(self, data: Dataset, seed: int = 0) -> None:
         super().set_units(data, seed)
+        graphs = [data.group(int(g)).graph for g in sorted(set(data.groups))]
         if self.config.num_node_attributes:
-            graphs = [data.group(int(g)).graph for g in sorted(set(data.groups))]
-            rows = torch.cat([torch.as_tensor(g.node_attributes) for g in graphs])
-            self.attribute_mean.copy_(rows.mean(0))
-            self.attribute_std.copy_(rows.std(0).clamp_min(1e-6))
+            nodes = torch.cat([torch.as_tensor(g.node_attributes) for g in graphs])
+            self.attribute_mean.copy_(nodes.mean(0))
+            self.attribute_std.copy_(nodes.std(0).clamp_min(1e-6))
+        if self.config.num_edge_attributes:
+            edges = torch.cat([torch.as_tensor(g.edge_attributes) for g in graphs])
+            self.edge_std.copy_(edges.std(0).clamp_min(1e-6))
 
     def monomials(self, variables: int) -> list[tuple[int, ...]]:
         return [m for degree in range(2, self.config.order + 1) for m in _products(variables, degree)]
@@ -87,21 +95,25 @@ class Kpm(Baseline):
         products = [known[:, list(m)].prod(-1, keepdim=True) for m in _products(known.shape[-1], 2)]
         return torch.cat([known, *products], dim=-1)
 
+    def edge(self, topology: Topology) -> Float[Tensor, "edges e"] | None:
+        """The attributes of edges, in their units; what they weigh has no mean taken off, as 0 says nothing passes."""
+        return topology.edge_attributes / self.edge_std if self.config.num_edge_attributes else None
+
     def fit(self, episodes: Sequence[Episode]) -> KpmAdapted:
         model = copy.deepcopy(self).double()
         graph = episodes[0].graph
         topology, d = Topology.of(graph), self.config.num_observations
-        static = model.static(topology)
+        static, edge = model.static(topology), model.edge(topology)
         regressors, targets = [], []
         for episode in episodes:
             states, inputs = model.states(episode)
             psi = model.features(states[..., :d], topology)
             z = torch.cat([psi, states[..., d:]], dim=-1)
-            regressors.append(self.blocks.regressors(z[:-1], inputs, static, topology))
+            regressors.append(self.blocks.regressors(z[:-1], inputs, topology, static, edge))
             targets.append(psi[1:])
         (regression,) = self.blocks.regressions(torch.cat(regressors), torch.cat(targets), topology)
         candidates = [
-            KpmAdapted(model, graph, *self.blocks.assemble(regression.solve(ridge), static, topology))
+            KpmAdapted(model, graph, *self.blocks.assemble(regression.solve(ridge), topology, static, edge))
             for ridge in self.config.ridges
         ]
         system = Recorded(model, episodes)

@@ -154,7 +154,7 @@ class Control:
             ]
         system = adapt(model, others)
         if world not in WORLDS:
-            return self._plan(system, episode, bounds, goal, M)
+            return self._plan(system, episode, bounds, goal, M, others)
         if not episode.parameters:
             raise InputError(f"episode {self.episode} does not say its physical parameters; the simulator needs them")
         return self._act(WORLDS[world](), system, episode.parameters, goal, M, episode.seed or 0, others)
@@ -167,6 +167,7 @@ class Control:
         from gce import __version__
         from gce.closed_loop import PROTOCOLS, control, figures, problem_for
         from gce.controller import Controller
+        from gce.report.details import details_of_run, write_details
 
         protocol = PROTOCOLS[env.world]
         protocol = dataclasses.replace(
@@ -192,9 +193,10 @@ class Control:
         }
         if self.out is not None:
             _write_run(self.out, env, run, answer)
+            write_details(details_of_run(env, run, system, adapted, self._settings()), self.out)
         return answer
 
-    def _plan(self, system: Any, episode: Any, bounds: Any, goal: Any, M: int) -> dict[str, Any]:
+    def _plan(self, system: Any, episode: Any, bounds: Any, goal: Any, M: int, adapted: list[Any]) -> dict[str, Any]:
         """Without a simulator: the plan from the episode's first observation, as a table of actions."""
         from gce import __version__
         from gce.control.problem import Problem
@@ -215,6 +217,7 @@ class Control:
             episode.observations[0].astype(float), opening=True
         )
         from gce.metrics import control_error
+        from gce.report.details import details_of_plan, write_details
 
         answer = {
             "predicted_control_error": control_error(plan.observations[-1], goal),
@@ -229,7 +232,12 @@ class Control:
         }
         if self.out is not None:
             _write_plan(self.out, plan, answer)
+            write_details(details_of_plan(plan, problem, system, adapted, self._settings()), self.out)
         return answer
+
+    def _settings(self) -> dict[str, Any]:
+        """How the run was asked for, as JSON values."""
+        return {name: str(value) if isinstance(value, Path) else value for name, value in vars(self).items()}
 
 
 def _read_goal(path: Path) -> Any:

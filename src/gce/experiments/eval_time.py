@@ -1,7 +1,10 @@
-"""Prediction time of the four forms against the number of nodes.
+"""Prediction time of the four forms against the number of nodes, and of relation types.
 
-A rollout of 100 steps in feature space on 2D grids of 9 to 10,000 nodes with random operators: what a step costs does
-not depend on what was learned. CPU time of one core, the best of a few runs.
+Rollouts of 100 steps in feature space, by the code that predicts, on 2D grids of 9 to 10,000 nodes. A model of the
+default sizes (40 features, one action) with random operators: what a step costs does not depend on what was learned.
+Edges have random relation types, 8 of them as in Rope if nothing else is said; `hom` has an operator for each, so its
+cost grows with their number: the largest grid is measured with 2 to 36 (Soft). CPU time of one core, the best of a few
+runs.
 
     python -m gce.experiments.eval_time --out results
 """
@@ -18,13 +21,16 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from gce.config import ModelConfig
 from gce.graph import Graph, lattice
-from gce.operators import FORMS, Operator, Shape, make_form
-from gce.potentials import Gaussian, gibbs_weights
+from gce.model import Model
+from gce.operators import FORMS, Operator
+from gce.rollout import rollout
 from gce.topology import Topology
 
 SIDES = (3, 10, 32, 100)
-FEATURES, ACTIONS, STEPS = 16, 1, 100
+RELATIONS, RELATION_NUMBERS = 8, (2, 8, 36)
+STEPS = 100
 
 
 @dataclass(frozen=True)
@@ -34,42 +40,57 @@ class Timing:
     form: str
     nodes: int
     edges: int
+    relations: int
     seconds: float
 
 
-def measure(form_name: str, side: int, steps: int = STEPS, repeats: int = 3) -> Timing:
-    topology = Topology.of(Graph.from_edges(side * side, lattice(side, side), undirected=True))
+def typed_lattice(side: int, relations: int) -> Graph:
+    pairs = np.asarray(lattice(side, side))
+    both = np.concatenate([pairs, pairs[:, ::-1]])
+    kinds = np.random.default_rng(0).integers(0, relations - 1, len(both))
+    return Graph.from_edges(side * side, both, edge_type=kinds, self_type=relations - 1)
+
+
+def measure(form: str, side: int, relations: int = RELATIONS, steps: int = STEPS, repeats: int = 5) -> Timing:
+    topology = Topology.of(typed_lattice(side, relations))
     generator = torch.Generator().manual_seed(0)
-    form = make_form(form_name, Shape(FEATURES, ACTIONS, num_relations=2, num_node_types=1))
-    D = form.num_regressors(topology)
-    shape = (D, FEATURES) if form.shared else (topology.num_nodes, D, FEATURES)
-    C = torch.randn(shape, generator=generator) * 0.1 / D
-    operator = Operator(form, C, torch.zeros(FEATURES, FEATURES), torch.eye(1)[None], 0.0, 1)
-    potential = Gaussian(1.0, learned=False)
-    start = torch.randn(topology.num_nodes, FEATURES, generator=generator)
-    actions = torch.randn(steps, topology.num_nodes, ACTIONS, generator=generator)
+    model = Model(ModelConfig(4, 1, relations, 1, form=form)).eval()
+    D, m = model.form.num_regressors(topology), model.num_targets
+    own = () if model.form.shared else (topology.num_nodes,)
+    C = torch.randn(*own, D, m, generator=generator) * 0.1 / D
+    residual, system = torch.zeros(()).expand(*own, m, m), torch.zeros(()).expand(1, *own, D, D)
+    operator = Operator(model.form, C, residual, system, ridge=0.0, rows=1)
+    state = torch.randn(topology.num_nodes, model.config.num_state, generator=generator)
+    inputs = torch.randn(steps, topology.num_nodes, 1, generator=generator)
     best = np.inf
     with torch.no_grad():
+        psi = model.features(state, topology)
         for _ in range(repeats):
             clock = time.process_time()
-            psi = start
-            for a in actions:
-                weights = gibbs_weights(potential, psi, topology) if form.weighted else None
-                psi = operator.apply(form.regressors(psi, a, weights, topology))
+            rollout(model.stepper([operator], topology, reproject=False), psi, inputs)
             best = min(best, time.process_time() - clock)
-    return Timing(form_name, topology.num_nodes, topology.num_edges, float(best))
+    return Timing(form, topology.num_nodes, topology.num_edges, relations, float(best))
 
 
-def chart(timings: Sequence[Timing], path: Path) -> None:
+def chart(by_nodes: Sequence[Timing], by_relations: Sequence[Timing], path: Path) -> None:
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(5, 3.8), layout="constrained")
-    axis = figure.subplots()
+    figure = Figure(figsize=(9, 3.8), layout="constrained")
+    left, right = figure.subplots(1, 2, sharey=True)
     for form in FORMS:
-        of_form = [t for t in timings if t.form == form]
-        axis.loglog([t.nodes for t in of_form], [t.seconds for t in of_form], "o-", label=form)
-    axis.set(xlabel="nodes", ylabel="CPU seconds for 100 steps")
-    axis.legend()
+        of_form = [t for t in by_nodes if t.form == form]
+        left.loglog([t.nodes for t in of_form], [t.seconds for t in of_form], "o-", label=form)
+        of_form = [t for t in by_relations if t.form == form]
+        right.loglog([t.relations for t in of_form], [t.seconds for t in of_form], "o-", label=form)
+    mean = [t for t in by_nodes if t.form == "hom_mean"]
+    per_row = mean[-1].seconds / (mean[-1].nodes + mean[-1].edges)
+    reference = [per_row * (t.nodes + t.edges) for t in mean]
+    left.loglog([t.nodes for t in mean], reference, ":", color="grey", label="nodes + edges")
+    left.set(xlabel="nodes", ylabel="CPU seconds for 100 steps", title=f"{RELATIONS} relation types")
+    right.set(xlabel="relation types", title=f"{mean[-1].nodes:,} nodes", xticks=RELATION_NUMBERS)
+    right.set_xticklabels([str(k) for k in RELATION_NUMBERS])
+    right.minorticks_off()
+    left.legend(fontsize=8)
     figure.savefig(path, dpi=130)
 
 
@@ -83,16 +104,18 @@ class EvalTime:
     def run(self) -> None:
         torch.set_num_threads(1)
         self.out.mkdir(parents=True, exist_ok=True)
-        timings = [measure(form, side) for form in FORMS for side in SIDES]
-        rows = [asdict(t) for t in timings]
+        by_nodes = [measure(form, side) for form in FORMS for side in SIDES]
+        others = [measure(form, SIDES[-1], k) for form in FORMS for k in RELATION_NUMBERS if k != RELATIONS]
+        largest = [t for t in by_nodes if t.nodes == SIDES[-1] ** 2]
+        rows = [asdict(t) for t in by_nodes + others]
         (self.out / "eval_time.json").write_text(json.dumps(rows, indent=2) + "\n")
         with (self.out / "eval_time.csv").open("w", newline="") as file:
             writer = csv.DictWriter(file, list(rows[0]))
             writer.writeheader()
             writer.writerows(rows)
-        chart(timings, self.out / "eval_time.png")
-        for t in timings:
-            print(f"{t.form:9s} {t.nodes:6d} nodes: {t.seconds:.3f} s")
+        chart(by_nodes, sorted(largest + others, key=lambda t: t.relations), self.out / "eval_time.png")
+        for t in by_nodes + others:
+            print(f"{t.form:9s} {t.nodes:6d} nodes, {t.relations:2d} relation types: {t.seconds:.3f} s")
 
 
 if __name__ == "__main__":

@@ -160,19 +160,14 @@ def relation_sums(
     values: Float[Tensor, "nodes *batch d"], topology: Topology, num_relations: int
 ) -> Float[Tensor, "nodes *batch columns"]:
     """Columns r*d to (r+1)*d: the sum of the values of the neighbours in relation r."""
-    place = topology.receivers * num_relations + topology.edge_type
-    return _table(topology.sent(values), place, topology.num_nodes, num_relations)
+    return _columns(topology.by_relation(num_relations).sum(topology.sent(values)), num_relations)
 
 
 def slot_table(values: Float[Tensor, "edges *batch d"], topology: Topology) -> Float[Tensor, "nodes *batch columns"]:
     """Columns k*d to (k+1)*d: what the k-th edge into each node brings, 0 where there are fewer edges."""
-    place = topology.receivers * topology.max_degree + topology.slots
-    return _table(values, place, topology.num_nodes, topology.max_degree)
+    return _columns(topology.by_slot.sum(values), topology.max_degree)
 
 
-def _table(
-    values: Float[Tensor, "edges *batch d"], place: Int[Tensor, " edges"], nodes: int, width: int
-) -> Float[Tensor, "nodes *batch columns"]:
-    """Values added up at places of a table with `width` of them a node, each of d columns."""
-    table = values.new_zeros((nodes * width, *values.shape[1:])).index_add(0, place, values)
-    return table.unflatten(0, (nodes, width)).movedim(1, -2).flatten(-2)
+def _columns(table: Float[Tensor, "places *batch d"], width: int) -> Float[Tensor, "nodes *batch columns"]:
+    """The `width` places of each node, one after another, side by side."""
+    return table.unflatten(0, (-1, width)).movedim(1, -2).flatten(-2)

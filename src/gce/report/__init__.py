@@ -1,0 +1,5 @@
+"""A controlled run as one page that people look at."""
+
+from gce.report.details import Details, details_of_plan, details_of_run, read_details, write_details
+
+__all__ = ["Details", "details_of_plan", "details_of_run", "read_details", "write_details"]
