@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from gce.body_dynamics import BodyDynamics
 from gce.envs import world_named
 from gce.errors import InputError
 from gce.files import load_model, shipped
 from gce.filtering import Filter, noise_scale
-from gce.planning import BodyDynamics
 from gce.recording import Recording, record
 from gce.system import adapt
 from gce.trajectory import Dataset

@@ -9,6 +9,7 @@ The anchor is the mean of the recorded observations. It suits systems that stay 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from weakref import WeakKeyDictionary
@@ -21,17 +22,22 @@ from torch import Tensor
 
 from gce.control.tracking import Selection
 from gce.errors import InputError
+from gce.message_step import MessageStep
 from gce.system import System
 from gce.topology import Topology
 
 Array = np.ndarray
+DENSE = 0.2
+"""Share of entries beyond which a product with a full matrix is faster."""
+TOGETHER = 20_000
+"""Edges times backward passes taken at once."""
 
 
 @dataclass(frozen=True)
 class Linear:
-    """x' = A x + B a + c, nodes flattened, a column of B for every action of every node."""
+    """x' = A x + B a + c, nodes flattened, a column of B for every action of every node; A dense if hardly sparse."""
 
-    A: csr_array
+    A: csr_array | Array
     B: csr_array
     c: Float[Array, " s"]
 
@@ -40,29 +46,30 @@ class Linear:
 class LinearPath:
     """A `Path` of equal steps; what is known beforehand of their inputs stands in c [M, s]."""
 
-    A: csr_array
+    A: csr_array | Array
     B: csr_array
     c: Float[Array, "M s"]
     x0: Float[Array, " s"]
 
+    @cached_property
+    def _A_back(self) -> csr_array | Array:
+        return csr_array(self.A.T) if isinstance(self.A, csr_array) else self.A.T
+
     def forward(self, u: Float[Array, "M n"], affine: bool = True) -> Float[Array, "M s"]:
         x = self.x0 if affine else np.zeros_like(self.x0)
-        xs = np.empty_like(self.c)
+        xs = np.ascontiguousarray((self.B @ u.T).T)
+        if affine:
+            xs += self.c
         for t in range(len(u)):
-            x = self.A @ x + self.B @ u[t]
-            if affine:
-                x += self.c[t]
-            xs[t] = x
+            xs[t] += self.A @ x
+            x = xs[t]
         return xs
 
     def adjoint(self, weights: Float[Array, "M s"]) -> Float[Array, "M n"]:
-        found = np.empty((len(weights), self.B.shape[1]))
-        carried = np.zeros(weights.shape[1])
-        for t in reversed(range(len(weights))):
-            carried = weights[t] + carried
-            found[t] = self.B.T @ carried
-            carried = self.A.T @ carried
-        return found
+        costate = weights.copy()
+        for t in reversed(range(1, len(weights))):
+            costate[t - 1] += self._A_back @ costate[t]
+        return np.ascontiguousarray((self.B.T @ costate.T).T)
 
 
 def reach(topology: Topology, hops: int) -> csr_array:
@@ -102,35 +109,88 @@ def linear(system: System) -> Linear:
 
 
 def _linear(system: System) -> Linear:
-    model, topology, c = system.model, system.topology, system.model.config
+    topology, c = system.topology, system.model.config
     N, width = topology.num_nodes, c.num_state
-    x = torch.zeros(N, width, requires_grad=True)
-    inputs = torch.zeros(N, c.num_inputs, requires_grad=True)
-    step = model.stepper([system.operator], topology, reproject=False)
-    after = step(model.features(x, topology), inputs)[0]
+    pull, constant = _by_hand(system) if _plain(system) else _by_autograd(system)
     near = reach(topology, c.rounds + c.conservative + 1)
     colours = coloured(near)
     count = np.diff(near.indptr)
     A, B = [], []
-    for colour in range(colours.max() + 1):
-        mine = np.flatnonzero(colours == colour)
-        receivers = np.repeat(mine, count[mine])
-        senders = np.concatenate([near.indices[near.indptr[i] : near.indptr[i + 1]] for i in mine])
-        for k in range(width):
-            seed = torch.zeros(N, width)
-            seed[mine, k] = 1
-            by_x, by_inputs = torch.autograd.grad(after, (x, inputs), seed, retain_graph=True)
+    seeds = [(k, np.flatnonzero(colours == colour)) for colour in range(colours.max() + 1) for k in range(width)]
+    together = max(1, TOGETHER // topology.num_edges)
+    for first in range(0, len(seeds), together):
+        some = seeds[first : first + together]
+        every = np.zeros((len(some), N, width), np.float32)
+        for one, (k, mine) in zip(every, some, strict=True):
+            one[mine, k] = 1
+        for (k, mine), by_x, by_inputs in zip(some, *pull(every), strict=True):
+            receivers = np.repeat(mine, count[mine])
+            senders = np.concatenate([near.indices[near.indptr[i] : near.indptr[i + 1]] for i in mine])
             A.append(_entries(receivers * width + k, senders, by_x))
             B.append(_entries(receivers * width + k, senders, by_inputs))
-    constant = after.detach().double().flatten().numpy()
-    return Linear(_joined(A, (N * width, N * width)), _joined(B, (N * width, N * c.num_inputs)), constant)
+    found = _joined(A, (N * width, N * width))
+    dense = found.nnz > DENSE * np.prod(found.shape)
+    return Linear(found.toarray() if dense else found, _joined(B, (N * width, N * c.num_inputs)), constant)
 
 
-def _entries(rows: Array, senders: Array, by: Float[Tensor, "nodes d"]) -> tuple[Array, Array, Array]:
+Pull = Callable[[Array], tuple[Array, Array]]
+"""Cotangents [k, nodes, c] of the next state to those of the state and of the inputs [k, nodes, inputs]."""
+
+
+def _by_autograd(system: System) -> tuple[Pull, Float[Array, " s"]]:
+    """(the way back through a step from the mean observation, the state it leads to)."""
+    model, topology, c = system.model, system.topology, system.model.config
+    x = torch.zeros(topology.num_nodes, c.num_state, requires_grad=True)
+    inputs = torch.zeros(topology.num_nodes, c.num_inputs, requires_grad=True)
+    step = model.stepper([system.operator], topology, reproject=False)
+    after = step(model.features(x, topology), inputs)[0]
+
+    def pull(every: Array) -> tuple[Array, Array]:
+        found = [torch.autograd.grad(after, (x, inputs), torch.as_tensor(o), retain_graph=True) for o in every]
+        by_x, by_inputs = zip(*found, strict=True)
+        return torch.stack(by_x).numpy(), torch.stack(by_inputs).numpy()
+
+    return pull, after.detach().double().flatten().numpy()
+
+
+def _plain(system: System) -> bool:
+    """Whether the state is the observation and a step is known by hand."""
+    c = system.model.config
+    return c.num_state == c.num_observations and MessageStep.fits(system.model, system.topology)
+
+
+def _by_hand(system: System) -> tuple[Pull, Float[Array, " s"]]:
+    """The same through `message_step`."""
+    model, topology, c = system.model, system.topology, system.model.config
+    m, inputs = len(model.free), c.num_inputs
+    step = MessageStep.of(model, system.operator, topology)
+    x = np.zeros((topology.num_nodes, 1, c.num_state), np.float32)
+    kept = step.kept(x)
+    keep, spread = (part.numpy() for part in model.motion())
+    moving = (~model.held[topology.node_type][:, :m]).float().numpy()
+    C = system.operator.coefficients[:, :m].float().numpy()
+    first = model.form.num_state_regressors(topology)
+    by_relation = C[first : first + c.num_relations * inputs].reshape(c.num_relations, inputs, m)
+    acting = by_relation[topology.edge_type.numpy()] * (not c.late_action)
+
+    def pull(every: Array) -> tuple[Array, Array]:
+        by_y = np.einsum("knd,md,nm->mnk", every, spread, moving)
+        by_x = every @ keep.T + step.pull(kept, by_y[..., None])[..., 0].transpose(2, 1, 0)
+        heard = np.einsum("eam,mek->eka", acting, by_y[:, step.wiring.receivers])
+        return by_x, step.wiring.out(heard).transpose(1, 0, 2)
+
+    with torch.no_grad():
+        still = model.stepper([system.operator], topology, reproject=True)
+        push = still.drive(torch.zeros(1, topology.num_nodes, inputs), None).push[:, 0].numpy()
+    following = ((step.targets(x)[:, 0] + push) * moving) @ spread
+    return pull, following.astype(np.float64).reshape(-1)
+
+
+def _entries(rows: Array, senders: Array, by: Float[Array, "nodes d"]) -> tuple[Array, Array, Array]:
     """(values, rows, columns) of derivatives by the coordinates of senders."""
     d = by.shape[1]
     columns = (senders[:, None] * d + np.arange(d)).reshape(-1)
-    return by[senders].double().numpy().reshape(-1), np.repeat(rows, d), columns
+    return by[senders].astype(np.float64).reshape(-1), np.repeat(rows, d), columns
 
 
 def _joined(parts: list[tuple[Array, Array, Array]], shape: tuple[int, int]) -> csr_array:

@@ -7,6 +7,7 @@ the plan settles; `frozen` keeps everything as it is at the current state, which
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol, runtime_checkable
 
@@ -23,7 +24,8 @@ from gce.control.settle import settle
 from gce.control.task import Dynamics, Task
 from gce.control.tracking import DensePath, Limits, Tracking, dense
 from gce.errors import InputError
-from gce.planning import FrozenDynamics, StateDynamics, dynamics_of
+from gce.planning import FrozenDynamics, dynamics_of
+from gce.state_dynamics import StateDynamics
 from gce.system import System
 
 Array = np.ndarray
@@ -37,18 +39,23 @@ LARGE = 1500
 class Plan:
     """actions [M, nodes, a] and what the model expects of them: observations [M+1, nodes, d], the present one first.
 
-    features [M+1, nodes, f]: psi along the prediction. cost: of the problem, as predicted. status: "solved", or why
-    not. gradient: what is left of the projected gradient, as a share of that of doing nothing. seconds: CPU time.
+    features [M+1, nodes, f]: psi along the prediction, worked out by `encode` when asked for. cost: of the problem, as
+    predicted. status: "solved", or why not. gradient: what is left of the projected gradient, as a share of that of
+    doing nothing. seconds: CPU time.
     """
 
     actions: Float[Array, "M nodes a"]
     observations: Float[Array, "M_plus_1 nodes d"]
-    features: Float[Array, "M_plus_1 nodes f"]
+    encode: Callable[[], Array]
     cost: float
     status: str
     iterations: int
     gradient: float
     seconds: float
+
+    @property
+    def features(self) -> Float[Array, "M_plus_1 nodes f"]:
+        return self.encode()
 
 
 @runtime_checkable
@@ -135,15 +142,18 @@ class Controller:
         actions = np.zeros((len(settled.u), *p.controls.shape))
         actions[:, p.controls] = settled.u
         states = torch.cat([state[None], known.lifted(settled.x)])
-        with torch.no_grad():
-            features = model.features(states, self.system.topology).double().numpy()
         expected = model.denormalise(states[..., : model.config.num_observations].double()).numpy()
         expected[0] = observation
         bound = np.clip(actions * scale, p.low, p.high)
         return Plan(
-            bound, expected, features, settled.cost, settled.status, settled.iterations, settled.gradient,
-            time.process_time() - clock,
+            bound, expected, lambda: self._features(states), settled.cost, settled.status, settled.iterations,
+            settled.gradient, time.process_time() - clock,
         )  # fmt: skip
+
+    def _features(self, states: Float[Tensor, "steps nodes c"]) -> Float[Array, "steps nodes f"]:
+        """One step after another, which needs little room on large graphs."""
+        with torch.no_grad():
+            return np.stack([self.system.model.features(x, self.system.topology).double().numpy() for x in states])
 
 
 @runtime_checkable

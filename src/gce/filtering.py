@@ -22,7 +22,8 @@ from jaxtyping import Bool, Float
 from gce.adaptation import normalised, see
 from gce.control.kalman import Belief, correct, predict
 from gce.errors import InputError
-from gce.planning import StateDynamics, state_dynamics
+from gce.planning import state_dynamics
+from gce.state_dynamics import StateDynamics
 from gce.system import System
 from gce.trajectory import Episode
 from gce.uncertainty import target_errors

@@ -240,11 +240,15 @@ class Model(nn.Module):
         """What the targets say of the next state."""
         if self.decoder is not None:
             return Decoding(self, topology, self.decoder.on(topology))
+        return Motion(self, topology, *self.motion())
+
+    def motion(self) -> tuple[Float[Tensor, "d d"], Float[Tensor, "free d"]]:
+        """(keep, spread): o' = keep' o + spread' increments of the free coordinates."""
         keep = torch.eye(self.config.num_observations, dtype=self.observation_std.dtype)
         for (position, velocity), ratio in zip(self.config.kinematics, self.ratios, strict=True):
             keep[velocity, position] = ratio
         keep = keep.to(self.observation_std.device)
-        return Motion(self, topology, keep, keep[self.free])
+        return keep, keep[self.free]
 
     # ---- operators ----
 

@@ -77,7 +77,7 @@ class BaselineController:
         return Plan(
             actions=np.clip(actions * scale, p.low, p.high),
             observations=expected,
-            features=features,
+            encode=lambda: features,
             cost=settled.cost,
             status=settled.status,
             iterations=settled.iterations,

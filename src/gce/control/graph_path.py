@@ -11,10 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from jaxtyping import Float
-from scipy.sparse import csr_array
+from scipy.sparse import csc_array, csr_array
 
 Array = np.ndarray
 
@@ -36,6 +37,10 @@ class GraphStep:
     fields: Sequence[csr_array]
     c: Float[Array, "nodes f"]
 
+    @cached_property
+    def _fields_back(self) -> list[csc_array]:
+        return [G.T for G in self.fields]
+
     def forward(self, psi: Float[Array, "nodes f"]) -> Float[Array, "nodes f"]:
         """The part of the next features that is linear in the present ones."""
         heard = [G @ psi for G in self.fields]
@@ -52,11 +57,11 @@ class GraphStep:
         earlier = np.empty_like(weights)
         for block in self.blocks:
             earlier[block.nodes] = weights[block.nodes] @ block.own.T
-        for k, G in enumerate(self.fields):
+        for k, G_back in enumerate(self._fields_back):
             said = np.empty_like(weights)
             for block in self.blocks:
                 said[block.nodes] = weights[block.nodes] @ block.fields[k].T
-            earlier += G.T @ said
+            earlier += G_back @ said
         return earlier
 
 
@@ -67,6 +72,10 @@ class GraphPath:
     steps: Sequence[GraphStep]
     B: csr_array
     x0: Float[Array, " s"]
+
+    @cached_property
+    def _B_back(self) -> csc_array:
+        return self.B.T
 
     def forward(self, u: Float[Array, "M n"], affine: bool = True) -> Float[Array, "M s"]:
         dtype, shape = self.x0.dtype, self.steps[0].c.shape
@@ -86,7 +95,7 @@ class GraphPath:
         carried = np.zeros(shape, dtype)
         for t in reversed(range(len(weights))):
             carried = weights[t].reshape(shape).astype(dtype) + carried
-            found[t] = self.B.T @ carried.reshape(-1)
+            found[t] = self._B_back @ carried.reshape(-1)
             if t:
                 carried = self.steps[t].adjoint(carried)
         return found
