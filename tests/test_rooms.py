@@ -162,6 +162,7 @@ MAY_IMPORT["baselines"] = {
 } | {"learning", *("metrics", "operators", "presets", "ridge", "topology", "training", "trajectory")}
 MAY_IMPORT["interop"] = {"errors", "files", "graph", "learning", "presets", "system", "training", "trajectory"}
 MAY_IMPORT["experiments"] = set(MAY_IMPORT)
+MAY_IMPORT["reproduce"] = set(MAY_IMPORT)
 MAY_IMPORT["cli"] = set(MAY_IMPORT)
 
 

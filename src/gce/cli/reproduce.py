@@ -1,0 +1,64 @@
+"""`gce reproduce`."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import tyro
+
+from gce.cli.progress import progress
+from gce.errors import InputError
+
+
+@dataclass
+class Reproduce:
+    """Run the paper's tables and figures again; without a name, list them.
+
+    Work is kept: a stopped command goes on when it is given again, and what is there is not computed again.
+    """
+
+    name: tyro.conf.Positional[str] = ""
+    """An experiment, `all` of them, or `report`: tables and figures from the results that are there."""
+    preset: Literal["quick", "paper"] = "quick"
+    """quick: a few runs of each cell, minutes in all; paper: 200 runs, 20 of slow methods."""
+    shard: str | None = None
+    """i/n: only this part of the cells, to divide work over machines."""
+    results: Path = Path("results")
+    """The folder of the results, with the computed cells beside them."""
+    models: Path | None = None
+    """The folder of the trained models; by default `models` in the results."""
+    recorded: Path | None = None
+    """The folder of recordings made by others (WORLD_GROUP.npz), for `recorded`."""
+
+    def run(self) -> None:
+        import torch
+
+        from gce.reproduce.cells import Shard
+        from gce.reproduce.experiment import Context, preset_named
+        from gce.reproduce.registry import EXPERIMENTS, experiment_named
+        from gce.reproduce.report import report
+        from gce.reproduce.runner import reproduce
+
+        context = Context(self.models or self.results / "models", self.results, self.recorded)
+        if not self.name:
+            width = max(map(len, EXPERIMENTS))
+            for name, experiment in EXPERIMENTS.items():
+                print(f"{name:{width}s}  {experiment.about}")
+            return
+        if self.recorded is not None and not self.recorded.is_dir():
+            raise InputError(f"--recorded is {self.recorded}, which is not a folder")
+        if self.name == "report":
+            print(f"{self.results}: {', '.join(report(context))}", file=sys.stderr)
+            return
+        chosen = list(EXPERIMENTS.values()) if self.name == "all" else [experiment_named(self.name)]
+        shard = None if self.shard is None else Shard.of(self.shard)
+        torch.set_num_threads(1)
+        failures = reproduce(chosen, preset_named(self.preset), context, shard, progress)
+        for sentence in context.skipped:
+            print(sentence, file=sys.stderr)
+        for name, count in failures.items():
+            if count:
+                print(f"{name}: {count} cells failed; they are counted in its table", file=sys.stderr)

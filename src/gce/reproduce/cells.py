@@ -1,0 +1,159 @@
+"""Cells: the runs an experiment is made of, each kept on disk under a key of all that decides it.
+
+    key = digest(experiment, settings, seed, the files it reads, the code it runs)
+
+A cell that is there under its key is not computed again, so work goes on after a stop and may be divided over machines;
+one made by other code, another model or other data has another key. What fails is a result too: a sentence instead of
+figures, counted where the table is made. Files are replaced at once, so a stop at any moment leaves whole cells only.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+import os
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any
+
+from gce.errors import InputError
+
+SOURCE = Path(__file__).parents[1]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """settings: JSON values, what a table's row and column are of. files: read by the run. modules: that decide it."""
+
+    experiment: str
+    settings: dict[str, Any]
+    seed: int
+    files: tuple[Path, ...] = ()
+    modules: tuple[str, ...] = ()
+
+    @cached_property
+    def key(self) -> str:
+        parts = [self.experiment, self.settings, self.seed, [digest(f) for f in self.files], code_version(self.modules)]
+        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:24]
+
+
+@cache
+def digest(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+@cache
+def code_version(modules: tuple[str, ...]) -> str:
+    """A digest of some modules of the package and all they import; comments and docstrings do not count."""
+    found: dict[str, str] = {}
+    left = list(modules)
+    while left:
+        name = left.pop()
+        file = _file_of(name)
+        if file is None or name in found:
+            continue
+        tree = ast.parse(file.read_text())
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                left += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+            if isinstance(node, ast.Import):
+                left += [alias.name for alias in node.names]
+            body = getattr(node, "body", None)
+            if isinstance(body, list) and body and isinstance(body[0], ast.Expr):
+                value = body[0].value
+                if isinstance(value, ast.Constant) and isinstance(value.value, str):
+                    body[:] = body[1:] or [ast.Pass()]
+        found[name] = ast.dump(tree)
+    return hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def _file_of(module: str) -> Path | None:
+    first, *rest = module.split(".")
+    if first != "gce":
+        return None
+    place = SOURCE.joinpath(*rest)
+    return next((f for f in (place.with_suffix(".py"), place / "__init__.py") if rest and f.is_file()), None)
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Part index of count, from 0."""
+
+    index: int = 0
+    count: int = 1
+
+    @classmethod
+    def of(cls, text: str) -> Shard:
+        """From i/n, i from 1 to n."""
+        index, _, count = text.partition("/")
+        if not (index.isdigit() and count.isdigit() and 1 <= int(index) <= int(count)):
+            raise InputError(f"--shard is {text!r}, expected i/n with i from 1 to n, such as 1/4")
+        return cls(int(index) - 1, int(count))
+
+    def takes(self, number: int) -> bool:
+        return number % self.count == self.index
+
+
+@dataclass(frozen=True)
+class Store:
+    """A folder of computed cells."""
+
+    folder: Path
+
+    def path(self, cell: Cell) -> Path:
+        return self.folder / cell.experiment / f"{cell.key}.json"
+
+    def find(self, cell: Cell) -> dict[str, Any] | None:
+        """What is kept of a cell; nothing where the file is not whole."""
+        try:
+            found: dict[str, Any] = json.loads(self.path(cell).read_text())
+        except (OSError, ValueError):
+            return None
+        return found
+
+    def keep(self, cell: Cell, record: dict[str, Any]) -> None:
+        path = self.path(cell)
+        temporary = path.with_name(f".{path.name}.{os.getpid()}")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            temporary.write_text(json.dumps(record))
+            os.replace(temporary, path)
+        except OSError as error:
+            raise InputError(f"cannot write {path}: {error.strerror or error}") from None
+
+
+Compute = Callable[[Cell], dict[str, Any]]
+
+
+def compute(cell: Cell, run: Compute) -> dict[str, Any]:
+    """The record of a cell: its figures, or the sentence it failed with."""
+    clock = time.process_time()
+    record: dict[str, Any] = {"settings": cell.settings, "seed": cell.seed, "key": cell.key}
+    try:
+        record["figures"] = run(cell)
+    except (InputError, ArithmeticError, LookupError, RuntimeError, ValueError) as error:
+        # numpy's and PyTorch's errors of singular or overflowing systems are among these.
+        record["failure"] = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+    record["cpu_seconds"] = round(time.process_time() - clock, 3)
+    return record
+
+
+@dataclass
+class Queue:
+    """What is missing of some cells, computed and kept one by one."""
+
+    store: Store
+    shard: Shard = field(default_factory=Shard)
+
+    def missing(self, cells: Sequence[Cell]) -> list[Cell]:
+        mine = [cell for number, cell in enumerate(cells) if self.shard.takes(number)]
+        return [cell for cell in mine if self.store.find(cell) is None]
+
+    def run(self, cells: Iterable[Cell], run: Compute, done: Callable[[int], None] = lambda cells: None) -> None:
+        for cell in cells:
+            self.store.keep(cell, compute(cell, run))
+            done(1)

@@ -1,0 +1,97 @@
+"""One controlled run: the cell that all tables of control are made of.
+
+Settings: world, split, method, action_cost; and where a table varies them form, bandwidth, episodes, observation_noise,
+process_noise. `nothing` and `oracle` are methods too (the oracle on the grid only).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from gce.closed_loop import PROTOCOLS
+from gce.metrics import control_error
+from gce.oracles import linear_oracle
+from gce.reproduce.cells import Cell
+from gce.reproduce.experiment import Context
+from gce.reproduce.methods import Method
+from gce.reproduce.tasks import MODULES, SIZES, TEST, Setting, draw, run_control, with_action_cost
+
+UNADAPTED = ("nothing", "oracle")
+DEFAULT_EPISODES = 8
+
+
+def control_cell(
+    experiment: str, seed: int, settings: dict[str, Any], found: Method | None, modules: tuple[str, ...] = ()
+) -> Cell:
+    own = () if found is None else found.modules
+    files = () if found is None else found.files
+    return Cell(experiment, settings, seed, files, (*MODULES, *own, "gce.reproduce.control_cells", *modules))
+
+
+def run_cell(cell: Cell, context: Context) -> dict[str, Any]:
+    s = cell.settings
+    noise = {name: s.get(name, 0.0) for name in ("observation_noise", "process_noise")}
+    setting = _drawn(s["world"], s["split"], TEST + cell.seed, s.get("episodes", DEFAULT_EPISODES), *noise.values())
+    protocol = with_action_cost(PROTOCOLS[s["world"]], s.get("action_cost"))
+    if s["method"] in UNADAPTED:
+        return _unadapted(setting, s["method"], **noise)
+    found = loaded(context, s["world"], s["method"], s.get("form"), s.get("bandwidth"))
+    return run_control(setting, found.adapt(setting.episodes), protocol, **noise)[1]
+
+
+@lru_cache(maxsize=2)
+def _drawn(world: str, split: str, seed: int, episodes: int, observation: float, process: float) -> Setting:
+    """Cells of one seed follow each other, and share the system."""
+    sizes = SIZES[world][split]
+    return draw(world, sizes, seed, episodes, observation_noise=observation, process_noise=process)
+
+
+_models: dict[tuple[Any, ...], Method] = {}
+
+
+def loaded(context: Context, world: str, name: str, form: str | None, bandwidth: float | None) -> Method:
+    key = (context.models, world, name, form, bandwidth)
+    if key not in _models:
+        found = context.method(world, name)
+        if found is None:
+            raise LookupError(context.skipped[-1])
+        _models[key] = replace(found, form=form, bandwidth=bandwidth)
+    return _models[key]
+
+
+def _unadapted(setting: Setting, name: str, observation_noise: float, process_noise: float) -> dict[str, Any]:
+    """Doing nothing, and on the grid two plans of the true linear model."""
+    env = setting.restart(observation_noise, process_noise)
+    nodes, M = env.graph.num_nodes, PROTOCOLS[env.world].horizon
+    plan = np.zeros((M, nodes, 1))
+    if name == "oracle":
+        A, B, c = env.linearised()  # type: ignore[attr-defined]
+        weight = np.tile(np.concatenate([np.ones(nodes), np.zeros(nodes)]), (M, 1))
+        weight[-1] *= np.sqrt(1 + PROTOCOLS["grid"].terminal_cost)
+        used = np.flatnonzero(env.actuated)
+        goal = np.concatenate([np.ones(nodes), np.zeros(nodes)])
+        oracle = linear_oracle(A, B[:, used], c, goal, weight, np.sqrt(0.01), env.action_limit)
+    path, seen = [env._observation()], env.observe()
+    for t in range(M):
+        if name == "oracle" and t % PROTOCOLS["grid"].feedback == 0:
+            plan[t:, used, 0] = oracle.plan(t, seen.T.reshape(-1))
+        env._advance(plan[t])
+        path.append(env._observation())
+        seen = env.observe()
+    observations = np.stack(path)
+    places, goal = env.positions, setting.goal
+    figures = {
+        "control_error": control_error(observations[-1], goal),
+        "control_error_positions": control_error(observations[-1][:, places], goal[:, places]),
+        "cost": float(sum(env.stage_cost(o, goal, a) for o, a in zip(observations[1:], plan, strict=True))),
+        "status": "solved",
+        "objects": nodes,
+    }
+    if env.world == "grid":
+        away = np.linalg.norm(observations[0, :, 0] - goal[:, 0])
+        figures["voltage_error"] = float(np.linalg.norm(observations[-1, :, 0] - goal[:, 0]) / away)
+    return figures

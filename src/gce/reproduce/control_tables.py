@@ -1,0 +1,302 @@
+"""Tables of control: all methods, noise on the grid, episodes to adapt to, bandwidth and number of features."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from gce.closed_loop import PROTOCOLS
+from gce.reproduce import paper
+from gce.reproduce.cells import Cell
+from gce.reproduce.control_cells import UNADAPTED, control_cell, loaded, run_cell
+from gce.reproduce.experiment import Context, Experiment, Preset, Record
+from gce.reproduce.methods import title
+from gce.reproduce.pictures import curves
+from gce.reproduce.recipes import BANDWIDTHS
+from gce.reproduce.statistics import grid_table, markdown, paired, select, short, summarise, values_of
+from gce.reproduce.tasks import SEEN, SIZES, UNSEEN, VALIDATION, draw, run_control, with_action_cost
+
+METHODS = (
+    "ours_gaussian",
+    "cko",
+    "kpm",
+    "ours_laplace",
+    "ours_vmf",
+    "ours_mlp",
+    "ours_shipped",
+    "graph_ode",
+    "vae",
+    "pcc",
+)
+ACTION_COSTS = (1e-3, 1e-2, 1e-1, 1.0)
+SIGNIFICANT = 0.05
+
+
+class ControlTable(Experiment):
+    """Made of controlled runs."""
+
+    def run(self, cell: Cell, context: Context) -> dict[str, Any]:
+        return run_cell(cell, context)
+
+    def rows(self, context: Context) -> list[dict[str, Any]]:
+        """The settings of the table's cells; those of models that are not there are left out."""
+        raise NotImplementedError
+
+    def count(self, preset: Preset, settings: dict[str, Any]) -> int:
+        return preset.count(settings["world"], settings["method"])
+
+    def cells(self, preset: Preset, context: Context) -> list[Cell]:
+        found = []
+        for settings in self.rows(context):
+            name, world = settings["method"], settings["world"]
+            model = None if name in UNADAPTED else context.method(world, name)
+            if model is None and name not in UNADAPTED:
+                continue
+            for seed in range(self.count(preset, settings)):
+                found.append(control_cell(self.name, seed, settings, model))
+        return sorted(found, key=lambda cell: cell.seed)
+
+
+class ActionWeight(Experiment):
+    """The weight of actions in the plans of each method, chosen on systems of their own, the same way for all."""
+
+    name: ClassVar[str] = "action_weight"
+    about: ClassVar[str] = "the weight of actions in each method's plans, chosen on validation systems"
+
+    def cells(self, preset: Preset, context: Context) -> list[Cell]:
+        found = []
+        for world in ("rope", "soft", "swim"):
+            for name in METHODS:
+                model = context.method(world, name)
+                if model is None:
+                    continue
+                settings = {"world": world, "method": name, "action_costs": list(ACTION_COSTS)}
+                for seed in range(preset.tuning):
+                    modules = ("gce.reproduce.control_tables",)
+                    found.append(control_cell(self.name, seed, settings, model, modules))
+        return sorted(found, key=lambda cell: cell.seed)
+
+    def run(self, cell: Cell, context: Context) -> dict[str, Any]:
+        world, name = cell.settings["world"], cell.settings["method"]
+        setting = draw(world, SIZES[world][SEEN], VALIDATION + cell.seed)
+        subject = loaded(context, world, name, None, None).adapt(setting.episodes)
+        errors = {}
+        for cost in cell.settings["action_costs"]:
+            protocol = with_action_cost(PROTOCOLS[world], cost)
+            errors[f"{cost:g}"] = run_control(setting, subject, protocol)[1]["control_error"]
+        return {f"error_{cost}": error for cost, error in errors.items()}
+
+    def report(self, records: Sequence[Record], folder: Path) -> str:
+        rows = []
+        for world in values_of(records, "world"):
+            for name in values_of(select(records, world=world), "method"):
+                mine = select(records, world=world, method=name)
+                cells = [str(summarise(mine, f"error_{cost:g}")) for cost in ACTION_COSTS]
+                rows.append([world, title(name), *cells, f"{chosen_cost(records, world, name):g}"])
+        header = ["world", "method", *(f"weight {cost:g}" for cost in ACTION_COSTS), "chosen"]
+        return "Control error on validation systems.\n\n" + markdown(header, rows)
+
+
+def chosen_cost(records: Sequence[Record], world: str, name: str) -> float | None:
+    """The action weight with the lowest mean error on validation systems; None where there was no choice."""
+    mine = select(records, world=world, method=name)
+    means = {cost: summarise(mine, f"error_{cost:g}").mean for cost in ACTION_COSTS}
+    finite = {cost: mean for cost, mean in means.items() if np.isfinite(mean)}
+    return min(finite, key=lambda cost: finite[cost]) if finite else None
+
+
+class Main(ControlTable):
+    name: ClassVar[str] = "main"
+    about: ClassVar[str] = "control cost and error of all methods in Rope, Soft and Swim, sizes seen and unseen"
+
+    def rows(self, context: Context) -> list[dict[str, Any]]:
+        tuned = context.records("action_weight")
+        return [
+            {"world": world, "split": split, "method": name, "action_cost": chosen_cost(tuned, world, name)}
+            for world in ("rope", "soft", "swim")
+            for split in (SEEN, UNSEEN)
+            for name in METHODS
+        ]
+
+    def report(self, records: Sequence[Record], folder: Path) -> str:
+        parts = []
+        for world in values_of(records, "world"):
+            for split in (SEEN, UNSEEN):
+                mine = select(records, world=world, split=split)
+                if mine:
+                    parts.append(f"## {world.capitalize()}, {split}\n\n" + _methods(mine, world, split))
+        return "\n".join(parts)
+
+
+def _methods(records: Sequence[Record], world: str, split: str) -> str:
+    base = {figure: summarise(select(records, method="cko"), figure) for figure in ("control_error", "cost")}
+    rows = []
+    for name in values_of(records, "method"):
+        mine = select(records, method=name)
+        error, cost = summarise(mine, "control_error"), summarise(mine, "cost")
+        known = paper.MAIN.get((world, split, name))
+        rows.append(
+            [
+                title(name),
+                error,
+                short(summarise(mine, "control_error_positions").mean),
+                short(summarise(mine, "control_error_over_nothing").mean),
+                cost,
+                short(summarise(mine, "feature_cost").mean),
+                "–" if known is None else f"{known[1][0]} ± {known[1][1]}",
+                "–" if known is None else f"{known[0][0]} ± {known[0][1]}",
+                "–" if name == "cko" else paired(error, base["control_error"]),
+                "–" if name == "cko" else paired(cost, base["cost"]),
+            ]
+        )
+    header = [
+        "method", "error", "positions", "over nothing", "cost", "feature cost", "paper: error", "paper: cost",
+        "error - CKO's", "cost - CKO's",
+    ]  # fmt: skip
+    return markdown(header, rows)
+
+
+class GridNoise(ControlTable):
+    name: ClassVar[str] = "grid_noise"
+    about: ClassVar[str] = "control of grids of 100-150 nodes under noise of the state and of the observations"
+
+    METHODS: ClassVar[tuple[str, ...]] = (
+        "nothing",
+        "oracle",
+        "ours_gaussian",
+        "cko",
+        "kpm",
+        "ours_shipped",
+        "graph_ode",
+    )
+
+    def rows(self, context: Context) -> list[dict[str, Any]]:
+        return [
+            {"world": "grid", "split": UNSEEN, "method": name, "kind": kind, "noise": noise, f"{kind}_noise": noise}
+            for noise in paper.NOISES
+            for kind in ("process", "observation")
+            for name in self.METHODS
+            if noise or kind == "process"
+        ]
+
+    def report(self, records: Sequence[Record], folder: Path) -> str:
+        parts = []
+        for kind, words in (("process", "on the state, each step"), ("observation", "on what is observed")):
+            mine = [r for r in records if r["settings"]["kind"] == kind or not r["settings"]["noise"]]
+            for figure, what, place in (("voltage_error", "Control error", 1), ("cost", "Control cost", 0)):
+
+                def beside(name: str, noise: float, place: int = place) -> str:
+                    known = paper.GRID.get((name, noise))
+                    if known is None:
+                        return ""
+                    value = known[place]
+                    return "; paper NaN" if value is None else f"; paper {value[0]}"
+
+                table = grid_table(mine, "method", "noise", figure, title, lambda n: f"{100 * n:g}%", beside)
+                parts.append(f"## {what}, noise {words}\n\n{table}")
+        series = {
+            title(name): _series(select(records, method=name, kind="process"), "noise", "voltage_error")
+            for name in values_of(records, "method")
+        }
+        curves(series, folder / "grid_noise.png", "noise of the state, share of the units", "|V - 1| over its start")
+        return "\n".join(parts)
+
+
+class FittingNumber(ControlTable):
+    name: ClassVar[str] = "fitting_number"
+    about: ClassVar[str] = "Rope: the forms dense, hom and hom_mean adapted to 1 to 32 episodes"
+
+    def rows(self, context: Context) -> list[dict[str, Any]]:
+        return [
+            {"world": "rope", "split": SEEN, "method": "ours_gaussian", "form": form, "episodes": episodes}
+            for episodes in paper.FITTING_NUMBERS
+            for form in ("hom_mean", "hom", "dense")
+        ]
+
+    def report(self, records: Sequence[Record], folder: Path) -> str:
+        parts = []
+        for figure, what, place in (("control_error", "Control error", 1), ("cost", "Control cost", 0)):
+
+            def beside(form: str, episodes: int, place: int = place) -> str:
+                return f"; paper {paper.FITTING[form, episodes][place][0]}"
+
+            table = grid_table(records, "form", "episodes", figure, str, lambda k: f"{k} episodes", beside)
+            parts.append(f"## {what}\n\n{table}")
+        for figure, label in (("control_error", "control error"), ("cost", "control cost")):
+            series = {
+                form: _series(select(records, form=form), "episodes", figure) for form in values_of(records, "form")
+            }
+            curves(series, folder / f"fitting_number_{figure}.png", "episodes adapted to", label, log=True)
+        return "\n".join(parts)
+
+
+class Bandwidth(ControlTable):
+    name: ClassVar[str] = "bandwidth"
+    about: ClassVar[str] = "Rope and Soft: the bandwidth of the Gaussian potential, the encoder as it is"
+
+    def rows(self, context: Context) -> list[dict[str, Any]]:
+        return [
+            {"world": world, "split": UNSEEN, "method": "ours_gaussian", "bandwidth": bandwidth}
+            for world in ("rope", "soft")
+            for bandwidth in BANDWIDTHS
+        ]
+
+    def report(self, records: Sequence[Record], folder: Path) -> str:
+        parts = []
+        for figure, what in (("control_error", "Control error"), ("cost", "Control cost")):
+            table = grid_table(records, "world", "bandwidth", figure, str, lambda s: f"σ = {s:g}")
+            parts.append(f"## {what}\n\n{table}")
+            series = {w: _series(select(records, world=w), "bandwidth", figure) for w in values_of(records, "world")}
+            curves(series, folder / f"bandwidth_{figure}.png", "bandwidth σ", what.lower(), log=True)
+        return "\n".join(parts)
+
+
+class Dimension(ControlTable):
+    name: ClassVar[str] = "dimension"
+    about: ClassVar[str] = "grid: 8, 16, 32 and 64 features, without noise and with 2% on the state"
+
+    NAMES: ClassVar[dict[str, int]] = {
+        "ours_8_features": 8,
+        "ours_16_features": 16,
+        "ours_gaussian": 32,
+        "ours_64_features": 64,
+    }
+
+    def rows(self, context: Context) -> list[dict[str, Any]]:
+        return [
+            {"world": "grid", "split": UNSEEN, "method": name, "features": size, "process_noise": noise}
+            for noise in (0.0, 0.02)
+            for name, size in self.NAMES.items()
+        ]
+
+    def report(self, records: Sequence[Record], folder: Path) -> str:
+        parts = []
+        for figure, what, place in (("voltage_error", "Control error", 1), ("cost", "Control cost", 0)):
+
+            def beside(size: int, noise: float, place: int = place) -> str:
+                return f"; paper {paper.DIMENSION[size, noise][place][0]}"
+
+            table = grid_table(
+                records,
+                "features",
+                "process_noise",
+                figure,
+                lambda d: f"{d} features",
+                lambda n: f"{100 * n:g}%",
+                beside,
+            )
+            parts.append(f"## {what}\n\n{table}")
+        return "\n".join(parts)
+
+
+def _series(records: Sequence[Record], setting: str, figure: str) -> list[tuple[float, float, float]]:
+    """(setting, mean, std) of each value, in order."""
+    found = []
+    for value in sorted(values_of(records, setting)):
+        summary = summarise(select(records, **{setting: value}), figure)
+        if summary.n > summary.failed + summary.unstable:
+            found.append((float(value), summary.mean, 0.0 if np.isnan(summary.std) else summary.std))
+    return found

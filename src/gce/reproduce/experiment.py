@@ -1,0 +1,105 @@
+"""What an experiment is: cells to compute, how to compute one, and what to make of the records."""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+from gce.errors import InputError
+from gce.reproduce.cells import Cell
+from gce.reproduce.methods import ITERATIVE, Method, method
+
+Record = dict[str, Any]
+"""Of one cell: settings, seed, key, figures or failure, cpu_seconds."""
+
+
+@dataclass(frozen=True)
+class Preset:
+    """How many runs a cell of a table has; `slow` for methods whose plans need iLQR."""
+
+    name: str
+    runs: int
+    slow: int
+    grid: int
+    trajectories: int
+    tuning: int
+
+    def count(self, world: str, name: str) -> int:
+        """Runs of a method in a world."""
+        return min(self.grid if world == "grid" else self.runs, self.slow if name in ITERATIVE else self.runs)
+
+
+PRESETS = {
+    preset.name: preset
+    for preset in (
+        Preset("quick", runs=12, slow=3, grid=3, trajectories=8, tuning=2),
+        Preset("paper", runs=200, slow=20, grid=200, trajectories=20, tuning=8),
+    )
+}
+
+
+def preset_named(name: str) -> Preset:
+    if name not in PRESETS:
+        raise InputError(f"there is no preset {name!r}; the presets are {', '.join(PRESETS)}")
+    return PRESETS[name]
+
+
+@dataclass(frozen=True)
+class Context:
+    """Where things are. models: WORLD/NAME of each trained model; recorded: systems recorded by others."""
+
+    models: Path
+    results: Path
+    recorded: Path | None = None
+    skipped: list[str] = field(default_factory=list)
+    """Sentences: what is left out, and why."""
+
+    def method(self, world: str, name: str) -> Method | None:
+        """A method where its model is there; otherwise it is left out, and that is said."""
+        found = method(self.models, world, name)
+        if found.exists:
+            return found
+        sentence = f"{world}/{name} is left out: no model in {found.folder}; python -m gce.reproduce.train makes it"
+        if sentence not in self.skipped:
+            self.skipped.append(sentence)
+        return None
+
+    def records(self, experiment: str) -> list[Record]:
+        """What the results say of an experiment; nothing where it was not run."""
+        file = self.results / f"{experiment}.json"
+        if not file.is_file():
+            return []
+        try:
+            found: list[Record] = json.loads(file.read_text())["runs"]
+        except (ValueError, KeyError, TypeError):
+            raise InputError(f"{file} is not a result of gce reproduce; remove it and run it again") from None
+        return found
+
+
+class Experiment(ABC):
+    """A table or a figure."""
+
+    name: ClassVar[str]
+    about: ClassVar[str]
+
+    @abstractmethod
+    def cells(self, preset: Preset, context: Context) -> list[Cell]:
+        """By seed first, so that a stop leaves every row with nearly the same number of runs."""
+
+    @abstractmethod
+    def run(self, cell: Cell, context: Context) -> dict[str, Any]:
+        """The figures of a cell, JSON values."""
+
+    @abstractmethod
+    def report(self, records: Sequence[Record], folder: Path) -> str:
+        """Write figures to the folder and return the table as Markdown."""
+
+    def columns(self, record: Record) -> dict[str, Any]:
+        """The row of a record in the CSV file: numbers and words only."""
+        flat = {**record["settings"], "seed": record["seed"], **record.get("figures", {})}
+        kept = {name: value for name, value in flat.items() if not isinstance(value, list | dict)}
+        return {**kept, "failure": record.get("failure", "")}

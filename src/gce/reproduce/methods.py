@@ -1,0 +1,153 @@
+"""The methods of the tables behind one interface: adapted to episodes, each predicts, plans and has features."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+
+from gce.baselines import Adapted, BaselineController, load
+from gce.baselines import adapt as adapt_baseline
+from gce.control.problem import Problem
+from gce.controller import Controller, Planner
+from gce.errors import InputError
+from gce.files import load_model, shipped
+from gce.potentials import Gaussian
+from gce.system import System, adapt
+from gce.trajectory import Episode
+
+ITERATIONS = 10
+"""Of a plan that is linearised again, for every method."""
+OUR_MODULES = ("gce.system", "gce.controller", "gce.files")
+OTHER_MODULES = ("gce.baselines.folder", "gce.baselines.controller")
+
+TITLES = {
+    "vae": "VAE",
+    "pcc": "PCC",
+    "graph_ode": "GraphODE",
+    "kpm": "KPM",
+    "cko": "CKO",
+    "ours_vmf": "ours (vMF)",
+    "ours_laplace": "ours (Laplace)",
+    "ours_gaussian": "ours (Gaussian)",
+    "ours_mlp": "ours (MLP)",
+    "ours_shipped": "ours (the package's model)",
+}
+ITERATIVE = ("vae", "pcc", "graph_ode")
+"""Methods whose plans need iLQR and whose adaptation needs gradient descent: the slow ones."""
+
+
+class Subject(ABC):
+    """A method adapted to one system."""
+
+    @abstractmethod
+    def predict(
+        self, observation: Float[np.ndarray, "nodes d"], actions: Float[np.ndarray, "steps nodes a"]
+    ) -> Float[np.ndarray, "steps_plus_1 nodes d"]:
+        """From the observation that opens an episode."""
+
+    @abstractmethod
+    def planner(self, problem: Problem) -> Planner: ...
+
+    @abstractmethod
+    def features(self, observations: Float[np.ndarray, "M nodes d"]) -> Float[np.ndarray, "M p"]:
+        """Of observations when nothing is pushed."""
+
+
+@dataclass(frozen=True)
+class Ours(Subject):
+    system: System
+
+    def predict(self, observation: np.ndarray, actions: np.ndarray) -> np.ndarray:
+        return self.system.predict(observation, actions)
+
+    def planner(self, problem: Problem) -> Planner:
+        return Controller(self.system, problem, iterations=ITERATIONS)
+
+    def features(self, observations: np.ndarray) -> np.ndarray:
+        return self.system.outputs_at(observations, "features")
+
+
+@dataclass(frozen=True)
+class Other(Subject):
+    adapted: Adapted
+
+    def predict(self, observation: np.ndarray, actions: np.ndarray) -> np.ndarray:
+        return self.adapted.predict(observation, actions)
+
+    def planner(self, problem: Problem) -> Planner:
+        return BaselineController(self.adapted, problem, iterations=ITERATIONS)
+
+    def features(self, observations: np.ndarray) -> np.ndarray:
+        return torch.stack([self.adapted.start(o) for o in observations]).numpy()
+
+
+@dataclass(frozen=True)
+class Method:
+    """A trained model by name. form, bandwidth: changes of our operator and potential, the encoder as it is."""
+
+    world: str
+    name: str
+    folder: Path
+    form: str | None = None
+    bandwidth: float | None = None
+
+    @property
+    def ours(self) -> bool:
+        return self.name.startswith("ours")
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        stem = "model" if self.ours else "baseline"
+        return tuple(self.folder / f"{stem}.{kind}" for kind in ("safetensors", "json"))
+
+    @property
+    def exists(self) -> bool:
+        return all(file.is_file() for file in self.files)
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        return OUR_MODULES if self.ours else OTHER_MODULES
+
+    @cached_property
+    def model(self) -> Any:
+        if not self.ours:
+            return load(self.folder)
+        model = load_model(self.folder)
+        if self.form is not None:
+            model = model.with_form(self.form)
+        if self.bandwidth is not None:
+            model.potential = Gaussian(self.bandwidth, learned=False)
+        return model
+
+    def adapt(self, episodes: Sequence[Episode]) -> Subject:
+        if self.ours:
+            return Ours(adapt(self.model, episodes, measure=False))
+        return Other(adapt_baseline(self.model, episodes))
+
+
+def method(models: Path, world: str, name: str) -> Method:
+    """By name; `ours_shipped` is the model that comes with the package."""
+    return Method(world, name, shipped(world) if name == "ours_shipped" else models / world / name)
+
+
+def title(name: str) -> str:
+    return TITLES.get(name, name.replace("_", " "))
+
+
+def noisy(episodes: Sequence[Episode], share: float, unit: np.ndarray, rng: np.random.Generator) -> list[Episode]:
+    """Observations with independent normal noise, a share of the units."""
+    if share < 0:
+        raise InputError(f"noise is {share}, expected a share of the units such as 0.1")
+    seen = [e.observations.astype(float) for e in episodes]
+    return [
+        replace(e, observations=o + share * unit * rng.standard_normal(o.shape))
+        for e, o in zip(episodes, seen, strict=True)
+    ]

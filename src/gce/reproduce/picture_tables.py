@@ -1,0 +1,172 @@
+"""Figures that are pictures: Gibbs weights beside uniform ones, controlled systems at some times, and timings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from gce.closed_loop import PROTOCOLS
+from gce.envs import world_named
+from gce.experiments.eval_time import SIDES, Timing, chart, measure
+from gce.operators import FORMS
+from gce.plots import write_strip
+from gce.reproduce.cells import Cell
+from gce.reproduce.control_cells import control_cell, loaded
+from gce.reproduce.experiment import Context, Experiment, Preset, Record
+from gce.reproduce.methods import Ours
+from gce.reproduce.statistics import markdown, select, values_of
+from gce.reproduce.tasks import TEST, draw, run_control
+
+MODULES = ("gce.reproduce.picture_tables",)
+PICTURED = {"rope": 9, "soft": 8, "swim": 8, "grid": 102}
+SNAPSHOTS = 5
+
+
+class Weights(Experiment):
+    name: ClassVar[str] = "weights"
+    about: ClassVar[str] = "picture: the Gibbs weights on a rope of 9 masses beside uniform ones"
+
+    def cells(self, preset: Preset, context: Context) -> list[Cell]:
+        model = context.method("rope", "ours_gaussian")
+        settings = {"world": "rope", "method": "ours_gaussian", "times": [30, 60]}
+        return [] if model is None else [control_cell(self.name, 0, settings, model, MODULES)]
+
+    def run(self, cell: Cell, context: Context) -> dict[str, Any]:
+        import torch
+
+        setting = draw("rope", (9, 9), TEST + cell.seed)
+        subject = loaded(context, "rope", cell.settings["method"], None, None).adapt(setting.episodes)
+        assert isinstance(subject, Ours)
+        system, times = subject.system, cell.settings["times"]
+        seen = setting.target.observations.astype(float)[times]
+        topology, model = system.topology, system.model
+        psi = torch.as_tensor(system.outputs_at(seen, "features").reshape(len(times), len(seen[0]), -1))
+        phi = psi[..., model.config.num_state :].transpose(0, 1).to(model.dtype)
+        with torch.no_grad():
+            alpha = topology.softmax(model.potential.on(topology)(phi)).double().numpy()
+        N = topology.num_nodes
+        weights, uniform = np.zeros((len(times), N, N)), np.zeros((N, N))
+        receivers, senders = topology.receivers.numpy(), topology.senders.numpy()
+        weights[:, receivers, senders] = alpha.T
+        uniform[receivers, senders] = 1 / np.bincount(receivers, minlength=N)[receivers]
+        spread = float(np.abs(weights - uniform).max())
+        return {
+            "largest_difference_from_uniform": spread,
+            "weights": np.round(weights, 5).tolist(),
+            "uniform": np.round(uniform, 5).tolist(),
+            "places": np.round(seen[..., :2], 5).tolist(),
+        }
+
+    def report(self, records: Sequence[Record], folder: Path) -> str:
+        from matplotlib.figure import Figure
+
+        record = next((r for r in records if "figures" in r), None)
+        if record is None:
+            return "No model gave weights.\n"
+        found, times = record["figures"], record["settings"]["times"]
+        figure = Figure(figsize=(10.5, 3.3 * len(times)), layout="constrained")
+        for row, t in enumerate(times):
+            place, ours, uniform = figure.subfigures(len(times), 1, squeeze=False)[row, 0].subplots(1, 3)
+            xy, top = np.array(found["places"][row]), np.max([found["weights"], [found["uniform"]] * len(times)])
+            place.plot(*xy.T, "o-", color="C0")
+            place.set(title=f"the rope at step {t}", aspect="equal", xlabel="x", ylabel="y")
+            for k, (x, y) in enumerate(xy):
+                place.annotate(str(k), (x, y), textcoords="offset points", xytext=(6, 0), fontsize=8)
+            for axis, table, name in ((ours, found["weights"][row], "Gibbs"), (uniform, found["uniform"], "uniform")):
+                image = axis.imshow(np.array(table), vmin=0, vmax=top, cmap="viridis")
+                axis.set(title=f"{name} weights", xlabel="sender", ylabel="receiver")
+                figure.colorbar(image, ax=axis, shrink=0.8)
+        figure.savefig(folder / "weights.png", dpi=110, metadata={"Software": None})
+        largest = found["largest_difference_from_uniform"]
+        return f"A weight differs from the uniform one by up to {largest:.3f}.\n\n![weights](weights.png)\n"
+
+
+class ControlPictures(Experiment):
+    name: ClassVar[str] = "control_pictures"
+    about: ClassVar[str] = "pictures: controlled systems at some times, a grid of 102 nodes and its voltages"
+
+    def cells(self, preset: Preset, context: Context) -> list[Cell]:
+        found = []
+        for world, objects in PICTURED.items():
+            settings = {"world": world, "method": "ours_shipped", "objects": objects}
+            model = context.method(world, "ours_shipped")
+            if model is not None:
+                found.append(control_cell(self.name, 0, settings, model, MODULES))
+        return found
+
+    def run(self, cell: Cell, context: Context) -> dict[str, Any]:
+        s = cell.settings
+        setting = draw(s["world"], (s["objects"], s["objects"]), TEST + cell.seed)
+        subject = loaded(context, s["world"], s["method"], None, None).adapt(setting.episodes)
+        run, found = run_control(setting, subject, PROTOCOLS[s["world"]])
+        times = np.linspace(0, len(run.actions), SNAPSHOTS).round().astype(int)
+        path = run.observations if s["world"] == "grid" else run.observations[times]
+        return {
+            **found,
+            "times": times.tolist(),
+            "observations": np.round(path, 5).tolist(),
+            "goal": np.round(run.goal, 5).tolist(),
+        }
+
+    def report(self, records: Sequence[Record], folder: Path) -> str:
+        lines = []
+        for record in records:
+            world, found = record["settings"]["world"], record.get("figures")
+            if found is None:
+                lines.append(f"{world}: {record['failure']}\n")
+                continue
+            env = world_named(world)(objects=record["settings"]["objects"])
+            env.reset(seed=TEST + record["seed"])
+            path, goal, times = np.array(found["observations"]), np.array(found["goal"]), found["times"]
+            shown = path[times] if world == "grid" else path
+            frames = [env.draw(o, None, goal) for o in shown]
+            write_strip(frames, folder / f"control_{world}.png", columns=len(frames) if world != "grid" else 3)
+            steps = ", ".join(str(t) for t in times)
+            error = found.get("voltage_error", found["control_error"])
+            lines.append(
+                f"{world.capitalize()}, steps {steps}; control error {error:.3f}.\n\n![](control_{world}.png)\n"
+            )
+            if world == "grid":
+                _voltages(path[..., 0], env.dt, folder / "control_grid_voltages.png")
+                lines.append("![](control_grid_voltages.png)\n")
+        return "\n".join(lines)
+
+
+def _voltages(voltages: np.ndarray, dt: float, path: Path) -> None:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6, 3.6), layout="constrained")
+    axis = figure.subplots()
+    axis.plot(dt * np.arange(len(voltages)), voltages, color="C0", alpha=0.25, linewidth=0.7)
+    axis.axhline(1.0, color="black", linewidth=0.8)
+    axis.set(xlabel="seconds", ylabel="voltage, p.u.")
+    figure.savefig(path, dpi=120, metadata={"Software": None})
+
+
+class EvalTime(Experiment):
+    name: ClassVar[str] = "eval_time"
+    about: ClassVar[str] = "CPU time of predicting 100 steps by the form of the operator and the number of nodes"
+
+    def cells(self, preset: Preset, context: Context) -> list[Cell]:
+        sides = SIDES if preset.runs > 1 else SIDES[:1]
+        settings = [{"form": form, "side": side} for side in sides for form in FORMS]
+        return [Cell(self.name, s, 0, (), ("gce.experiments.eval_time",)) for s in settings]
+
+    def run(self, cell: Cell, context: Context) -> dict[str, Any]:
+        timing = measure(cell.settings["form"], cell.settings["side"])
+        return {"nodes": timing.nodes, "edges": timing.edges, "seconds": timing.seconds}
+
+    def report(self, records: Sequence[Record], folder: Path) -> str:
+        done = [r for r in records if "figures" in r]
+        timings = [Timing(form=r["settings"]["form"], **r["figures"]) for r in done]
+        chart(timings, folder / "eval_time.png")
+        sides = values_of(done, "side")
+        rows = []
+        for form in values_of(done, "form"):
+            by_side = {r["settings"]["side"]: r["figures"]["seconds"] for r in select(done, form=form)}
+            rows.append([form, *(f"{by_side[side]:.3f}" if side in by_side else "–" for side in sides)])
+        table = markdown(["form", *(f"{side * side} nodes" for side in sides)], rows)
+        return f"CPU seconds of 100 steps on 2D grids.\n\n{table}\n![eval_time](eval_time.png)\n"

@@ -1,0 +1,74 @@
+"""The models of the tables, and what each is trained with: the same data and the same CPU time for every method.
+
+A recipe makes the folder models/WORLD/NAME. The order is that of the queue: what most tables need comes first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from gce.errors import InputError
+
+OURS = "ours"
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """method: `ours`, or a baseline's name; model: what is changed in its configuration."""
+
+    world: str
+    name: str
+    method: str
+    model: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def folder(self) -> str:
+        return f"{self.world}/{self.name}"
+
+
+POTENTIALS = {"gaussian": 2.0, "laplace": 2.0, "vmf": 2.0, "mlp": 2.0}
+DIMENSIONS = (8, 16, 64)
+BANDWIDTHS = (0.1, 0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 10.0)
+
+
+def _ours(world: str, potential: str) -> Recipe:
+    chosen = {"potential": potential, "potential_value": POTENTIALS[potential]}
+    return Recipe(world, f"ours_{potential}", OURS, chosen)
+
+
+def _baselines(world: str, *names: str) -> list[Recipe]:
+    return [Recipe(world, name, name) for name in names]
+
+
+RECIPES: tuple[Recipe, ...] = (
+    *_baselines("rope", "kpm", "cko"),
+    _ours("rope", "gaussian"),
+    *_baselines("rope", "graph_ode", "vae", "pcc"),
+    *_baselines("grid", "kpm", "cko"),
+    _ours("grid", "gaussian"),
+    *_baselines("grid", "graph_ode"),
+    *_baselines("soft", "kpm", "cko"),
+    _ours("soft", "gaussian"),
+    *_baselines("swim", "kpm", "cko"),
+    _ours("swim", "gaussian"),
+    *(_ours("rope", potential) for potential in ("laplace", "vmf", "mlp")),
+    *_baselines("soft", "graph_ode", "vae", "pcc"),
+    *_baselines("swim", "graph_ode", "vae", "pcc"),
+    *(Recipe("rope", f"ours_{form}", OURS, {"form": form}) for form in ("hom", "dense")),
+    *(Recipe("grid", f"ours_{d}_features", OURS, {"features": d}) for d in DIMENSIONS),
+    *(_ours(world, potential) for world in ("soft", "swim") for potential in ("laplace", "vmf", "mlp")),
+    *(
+        Recipe(world, f"ours_bandwidth_{s:g}", OURS, {"potential_value": s, "potential_learned": False})
+        for world in ("rope", "soft")
+        for s in BANDWIDTHS
+    ),
+)
+
+
+def recipe_named(folder: str) -> Recipe:
+    """A recipe by WORLD/NAME."""
+    known = {recipe.folder: recipe for recipe in RECIPES}
+    if folder not in known:
+        raise InputError(f"there is no model {folder!r} to train; the models are {', '.join(known)}")
+    return known[folder]

@@ -1,0 +1,93 @@
+"""All methods on systems recorded by others: the goals published with Li et al. (2020), where the folder is there.
+
+A file WORLD_GROUP.npz holds nine episodes of one system: the first is predicted and its observation at the horizon is
+the goal, the others are adapted to. The rows of the published models are what their own code reached, for comparison.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from gce.closed_loop import PROTOCOLS
+from gce.envs import world_named
+from gce.metrics import nrmse
+from gce.replay import import_recordings
+from gce.reproduce import paper
+from gce.reproduce.cells import Cell
+from gce.reproduce.control_cells import control_cell, loaded
+from gce.reproduce.control_tables import METHODS, chosen_cost
+from gce.reproduce.experiment import Context, Experiment, Preset, Record
+from gce.reproduce.methods import title
+from gce.reproduce.prediction_tables import error_figures
+from gce.reproduce.statistics import markdown, paired, select, summarise, values_of
+from gce.reproduce.tasks import Setting, run_control, with_action_cost
+from gce.trajectory import Dataset
+
+
+class Recorded(Experiment):
+    name: ClassVar[str] = "recorded"
+    about: ClassVar[str] = "all methods on the systems and goals published with Li et al. (2020)"
+
+    def cells(self, preset: Preset, context: Context) -> list[Cell]:
+        files = sorted(context.recorded.glob("*_*.npz")) if context.recorded else []
+        if not files:
+            context.skipped.append("recorded is left out: no recordings there; name their folder with --recorded")
+        tuned = context.records("action_weight")
+        found = []
+        for file in files:
+            world, _, group = file.stem.partition("_")
+            for name in METHODS:
+                model = context.method(world, name)
+                if model is None:
+                    continue
+                settings = {"world": world, "method": name, "action_cost": chosen_cost(tuned, world, name)}
+                cell = control_cell(self.name, int(group), settings, model, ("gce.reproduce.recorded",))
+                found.append(Cell(cell.experiment, settings, cell.seed, (*cell.files, file), cell.modules))
+        return sorted(found, key=lambda cell: cell.seed)
+
+    def run(self, cell: Cell, context: Context) -> dict[str, Any]:
+        world, name = cell.settings["world"], cell.settings["method"]
+        env = world_named(world)()
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "system.h5"
+            import_recordings([cell.files[-1]], world, file)
+            with Dataset.open(file) as data:
+                target, *rest = list(data)
+        env.reset(seed=0, options={"parameters": target.parameters})
+        truth = target.observations.astype(float)
+        setting = Setting(env, 0, truth[PROTOCOLS[world].horizon], target, rest)
+        subject = loaded(context, world, name, None, None).adapt(rest)
+        protocol = with_action_cost(PROTOCOLS[world], cell.settings["action_cost"])
+        _, found = run_control(setting, subject, protocol)
+        with np.errstate(over="ignore", invalid="ignore"):
+            errors = nrmse(subject.predict(truth[0], target.actions)[1:], truth[1:], env.observation_std)
+        try:
+            predicted = {f"nrmse_{k}": v for k, v in error_figures(errors).items() if k != "nrmse"}
+        except FloatingPointError:
+            predicted = {"nrmse_mean": float("inf")}
+        return {**found, **predicted}
+
+    def report(self, records: Sequence[Record], folder: Path) -> str:
+        header = ["method", "control error", "positions", "over nothing", "cost", "mean NRMSE", "error - CKO's"]
+        parts = []
+        for world in values_of(records, "world"):
+            mine = select(records, world=world)
+            rows: list[list[Any]] = []
+            base = summarise(select(mine, method="cko"), "control_error")
+            for name in values_of(mine, "method"):
+                own = select(mine, method=name)
+                figures = ("control_error_positions", "control_error_over_nothing", "cost", "nrmse_mean")
+                error = summarise(own, "control_error")
+                test = "–" if name == "cko" else paired(error, base)
+                rows.append([title(name), error, *(f"{summarise(own, f).mean:.3g}" for f in figures), test])
+            for (where, name), (error_, places, mean) in paper.PUBLISHED.items():
+                if where == world:
+                    published = [f"{error_[0]} ± {error_[1]} (n 8)", places[0], "–", "–", mean, "–"]
+                    rows.append([f"{title(name)}, published model", *published])
+            parts.append(f"## {world.capitalize()}\n\n{markdown(header, rows)}")
+        return "\n".join(parts)

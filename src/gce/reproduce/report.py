@@ -1,0 +1,133 @@
+"""Results on disk: NAME.json holds every run; the CSV file, the table and the figures are made from it alone."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from gce.errors import InputError
+from gce.reproduce.claims import claims
+from gce.reproduce.experiment import Context, Experiment, Record
+from gce.reproduce.registry import EXPERIMENTS
+from gce.reproduce.statistics import markdown
+
+INTRODUCTION = """`gce reproduce NAME` computes an experiment; `gce reproduce report` makes every table and figure here,
+this page included, from the JSON files, which hold every run with its seed. Models: `models/`, each trained for the
+time that the table at the end says, by `python -m gce.reproduce.train`. Figures are mean ± standard deviation over n
+systems that no model was trained on; tests are Wilcoxon's signed-rank tests on the same systems, two-sided.
+*Reproduced*: ours is better with p < 0.05; *partly*: better on average only. Costs have fixed weights of the normalised
+observations and actions (docs/control.md), not the paper's of its features: only their order compares. Control counts
+as unstable, the paper's NaN, where it fails or ends with more than five times the error of doing nothing."""
+
+
+def write_runs(experiment: Experiment, records: Sequence[Record], preset: str, context: Context) -> None:
+    """NAME.json: what was run, with which preset, and what was left out."""
+    lines = ",\n".join(json.dumps(record) for record in records)
+    about = {"experiment": experiment.name, "about": experiment.about, "preset": preset, "left_out": context.skipped}
+    head = json.dumps(about)[:-1]
+    _write(context.results / f"{experiment.name}.json", f'{head},\n"runs": [\n{lines}\n]}}\n')
+
+
+def report(context: Context) -> list[str]:
+    """Tables and figures of all experiments that have results, and the README; returns the names of those."""
+    found = []
+    for experiment in EXPERIMENTS.values():
+        records = context.records(experiment.name)
+        if records:
+            render(experiment, records, context)
+            found.append(experiment.name)
+    if not found:
+        raise InputError(f"{context.results} holds no results; run an experiment first")
+    _write(context.results / "README.md", _readme(found, context))
+    return found
+
+
+def render(experiment: Experiment, records: Sequence[Record], context: Context) -> None:
+    text = json.loads((context.results / f"{experiment.name}.json").read_text())
+    table = experiment.report(records, context.results)
+    failures = [r for r in records if "failure" in r]
+    lines = [
+        f"# {experiment.name}: {experiment.about}",
+        f"Made by `gce reproduce {experiment.name} --preset {text['preset']}` and `gce reproduce report` from "
+        f"`{experiment.name}.json`: {len(records)} runs, {len(failures)} of which failed.",
+        table,
+    ]
+    if failures:
+        sentences = sorted({_place(r) + ": " + r["failure"] for r in failures})
+        lines.append("Failures:\n\n" + "\n".join(f"- {sentence}" for sentence in sentences[:20]))
+    if text["left_out"]:
+        lines.append("Left out:\n\n" + "\n".join(f"- {sentence}" for sentence in text["left_out"]))
+    _write(context.results / f"{experiment.name}.md", "\n\n".join(line.strip() for line in lines) + "\n")
+    _csv(context.results / f"{experiment.name}.csv", [experiment.columns(r) for r in records])
+
+
+def _place(record: Record) -> str:
+    words = [str(value) for value in record["settings"].values() if isinstance(value, str | int | float)]
+    return " ".join([*words, f"seed {record['seed']}"])
+
+
+def _csv(path: Path, rows: Sequence[dict[str, Any]]) -> None:
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with temporary.open("w", newline="") as file:
+        writer = csv.DictWriter(file, names, restval="", lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    os.replace(temporary, path)
+
+
+def _readme(names: Sequence[str], context: Context) -> str:
+    rows = [[c.words, c.paper, c.ours, c.test, c.verdict] for c in claims(context)]
+    counts = {v: sum(r[-1] == v for r in rows) for v in ("reproduced", "partly", "not", "not run")}
+    tables = [f"- [{name}]({name}.md): {EXPERIMENTS[name].about}" for name in names]
+    return "\n".join(
+        [
+            "# The paper's claims, run again",
+            "",
+            INTRODUCTION,
+            "",
+            ", ".join(f"{count} {verdict}" for verdict, count in counts.items()) + ".",
+            "",
+            markdown(["claim", "paper", "ours", "paired test against CKO", ""], rows),
+            "## Tables",
+            "",
+            *tables,
+            "",
+            "## Training",
+            "",
+            _training(context),
+        ]
+    )
+
+
+def _training(context: Context) -> str:
+    """Of every model beside the tables: how long it was trained."""
+    rows = []
+    for file in sorted(context.models.glob("*/*/*.json")):
+        about = json.loads(file.read_text()).get("about", {})
+        asked, spent = about.get("cpu_minutes_asked"), about.get("cpu_seconds")
+        error = about.get("validation_nrmse")
+        rows.append(
+            [
+                f"{file.parents[1].name}/{file.parent.name}",
+                "–" if not about.get("iterations") else f"{asked:g} min",
+                "–" if spent is None else f"{spent} s",
+                about.get("iterations") or "not trained",
+                "–" if error is None else f"{error:.3f}",
+            ]
+        )
+    return markdown(["model", "CPU time given", "used", "iterations", "validation NRMSE"], rows)
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f".{path.name}.{os.getpid()}")
+        temporary.write_text(text)
+        os.replace(temporary, path)
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror or error}") from None

@@ -1,0 +1,47 @@
+"""Runs experiments: all their cells in one queue, then their results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
+
+from gce.reproduce.cells import Cell, Queue, Shard, Store
+from gce.reproduce.experiment import Context, Experiment, Preset
+from gce.reproduce.report import report, write_runs
+
+Bar = Callable[[str, int, str], AbstractContextManager[Callable[[int], None]]]
+
+
+def reproduce(
+    experiments: Sequence[Experiment], preset: Preset, context: Context, shard: Shard | None, bar: Bar
+) -> dict[str, int]:
+    """Compute what is missing; without a shard, write the results too. Returns the number of failures by name.
+
+    Shards only fill the store: bring the folders of all together, and run once more without a shard.
+    """
+    store = Store(context.results / ".cells")
+    queue = Queue(store, shard or Shard())
+    total = sum(len(_mine(queue, e.cells(preset, context))) for e in experiments)
+    failures, left_out = {}, []
+    with bar("reproducing", total, "cells") as done:
+        for experiment in experiments:
+            # Asked for again: what one experiment finds, such as weights of actions, is in the settings of the next.
+            context.skipped.clear()
+            cells = experiment.cells(preset, context)
+            left_out += [sentence for sentence in context.skipped if sentence not in left_out]
+            missing = queue.missing(cells)
+            done(len(_mine(queue, cells)) - len(missing))
+            queue.run(missing, partial(experiment.run, context=context), done)
+            records = [record for cell in cells if (record := store.find(cell)) is not None]
+            failures[experiment.name] = sum("failure" in record for record in records)
+            if shard is None:
+                write_runs(experiment, records, preset.name, context)
+    context.skipped[:] = left_out
+    if shard is None:
+        report(context)
+    return failures
+
+
+def _mine(queue: Queue, cells: Sequence[Cell]) -> list[Cell]:
+    return [cell for number, cell in enumerate(cells) if queue.shard.takes(number)]

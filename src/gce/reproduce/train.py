@@ -1,0 +1,209 @@
+"""Train the models of the tables, one after the other, each for the same CPU time of one core.
+
+    python -m gce.reproduce.train --data DATA --minutes 15
+
+How many iterations fit into the time is measured first, so that the step size and the horizon follow their whole
+schedule; what was found is kept, and a training that was stopped goes on. A model that is there is not trained again.
+DATA holds WORLD.h5, recorded where it is missing. CPU time, because a busy machine gives a process less of a second.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tyro
+
+from gce.errors import InputError
+from gce.reproduce.recipes import OURS, RECIPES, Recipe, recipe_named
+
+VALIDATION_SHARE = 0.25
+"""Of the time, at most, that goes into choosing the best model."""
+VALIDATIONS = 4
+TRIALS = 3
+"""Iterations timed at each horizon."""
+RECORDINGS: dict[str, dict[str, Any]] = {
+    "rope": {"episodes": 6000, "objects": (5, 9), "group_size": 12},
+    "soft": {"episodes": 6000, "objects": (5, 9), "group_size": 12},
+    "swim": {"episodes": 6000, "objects": (5, 9), "group_size": 12},
+    "grid": {"episodes": 1500, "objects": (50, 100), "group_size": 10, "settings": {"topology": "erdos_renyi"}},
+}
+
+
+@dataclass
+class Train:
+    """Train the tables' models that are not there yet."""
+
+    data: Path
+    """The folder with WORLD.h5 of each world; recorded where missing."""
+    out: Path = Path("results/models")
+    """The folder of the models."""
+    work: Path = Path("results/.training")
+    """The folder of unfinished trainings."""
+    minutes: float = 15.0
+    """CPU time of one core for each model."""
+    only: tuple[str, ...] = ()
+    """Only these models, as WORLD/NAME."""
+
+    def run(self) -> None:
+        import torch
+
+        if not 0 < self.minutes < float("inf"):
+            raise InputError(f"--minutes is {self.minutes}, expected more than 0")
+        torch.set_num_threads(1)
+        for recipe in [recipe_named(name) for name in self.only] or RECIPES:
+            if any((self.out / recipe.folder).glob("*.safetensors")):
+                continue
+            began = time.monotonic()
+            found = self._make(recipe)
+            told = {**found, "wall_seconds": round(time.monotonic() - began)}
+            print(f"{recipe.folder}: {json.dumps(told)}", file=sys.stderr, flush=True)
+
+    def _make(self, recipe: Recipe) -> dict[str, Any]:
+        """Train in the work folder; the finished model is moved to its place."""
+        from gce.trajectory import Dataset
+
+        work = self.work / recipe.folder
+        work.mkdir(parents=True, exist_ok=True)
+        with Dataset.open(_recorded(recipe.world, self.data)) as data:
+            plan: dict[str, Any] = {"iterations": 0}
+            if _horizons(recipe):
+                plan = _kept(work / "plan.json", lambda: _measure(recipe, data, 60 * self.minutes))
+            clock = _Clock(work / "cpu.json")
+            about = {
+                "recipe": recipe.folder,
+                "cpu_minutes_asked": self.minutes,
+                "iterations": plan["iterations"],
+                "data": data.metadata.get("recording", {}),
+            }
+            finished = work / "model"
+            _fit(recipe, data, plan, work, clock, finished, about)
+        place = self.out / recipe.folder
+        place.mkdir(parents=True, exist_ok=True)
+        for file in finished.iterdir():
+            os.replace(file, place / file.name)
+        shutil.rmtree(work)
+        return {**about, "cpu_seconds": round(clock.seconds)}
+
+
+class _Clock:
+    """CPU seconds of a training over all its stretches."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._before: float = json.loads(file.read_text())["seconds"] if file.exists() else 0.0
+        self._start = time.process_time()
+
+    @property
+    def seconds(self) -> float:
+        return self._before + time.process_time() - self._start
+
+    def keep(self) -> None:
+        self._file.write_text(json.dumps({"seconds": self.seconds}))
+
+
+def _measure(recipe: Recipe, data: Any, seconds: float) -> dict[str, Any]:
+    """How many iterations, and how far apart validations, fit into the CPU time."""
+    ticks: list[float] = []
+    stages = _horizons(recipe)
+    changes = {"iterations": TRIALS * len(stages), "validate_every": 10**9}
+    _train(recipe, data, changes, None, lambda now: ticks.append(time.process_time()))
+    steps = [later - earlier for earlier, later in zip(ticks[:-1], ticks[1:], strict=True)]
+    *plain, last = steps
+    iteration = sum(plain) / len(plain)
+    validation = max(last - iteration, 0.0)
+    count = int(min(VALIDATIONS, max(1.0, VALIDATION_SHARE * seconds / max(validation, 1e-9))))
+    iterations = max(len(stages), int((seconds - count * validation) / iteration))
+    return {
+        "iterations": iterations,
+        "validate_every": -(-iterations // count),
+        "iteration_seconds": iteration,
+        "validation_seconds": validation,
+    }
+
+
+def _fit(
+    recipe: Recipe, data: Any, plan: dict[str, Any], work: Path, clock: _Clock, out: Path, about: dict[str, Any]
+) -> None:
+    from gce.baselines import save
+    from gce.files import save_model
+
+    changes: dict[str, Any] = {name: plan[name] for name in ("iterations", "validate_every") if name in plan}
+
+    def tell(now: Any) -> None:
+        if now.validation is not None or now.iteration % 25 == 0:
+            clock.keep()
+        if now.validation is not None:
+            print(f"{recipe.folder} {now.iteration}: validation {now.validation:.4f}", file=sys.stderr, flush=True)
+
+    model, error = _train(recipe, data, changes, work, tell)
+    clock.keep()
+    about |= {"cpu_seconds": round(clock.seconds), "validation_nrmse": error}
+    (save_model if recipe.method == OURS else save)(model, out, about)
+
+
+def _train(recipe: Recipe, data: Any, changes: dict[str, Any], folder: Path | None, tell: Any) -> tuple[Any, Any]:
+    """(model, validation error or None)."""
+    if recipe.method == OURS:
+        from gce.learning import train
+
+        rest = {name: value for name, value in changes.items() if name != "iterations"}
+        trained = train(
+            data, iterations=changes["iterations"], folder=folder, tell=tell, model=recipe.model, training=rest
+        )
+        return trained.model, trained.validation_nrmse
+    from gce.baselines import train as train_baseline
+    from gce.baselines.folder import about
+
+    model = train_baseline(recipe.method, data, folder=folder, tell=tell, model=recipe.model, schedule=changes)
+    return model, None if folder is None else about(folder).get("validation_nrmse")
+
+
+def _horizons(recipe: Recipe) -> tuple[int, ...]:
+    """The stages of a training; none where a method is not trained."""
+    from gce.baselines import BASELINES
+    from gce.baselines.trainable import Trainable
+    from gce.learning import GROWTH
+
+    if recipe.method == OURS:
+        return (*GROWTH, 0)
+    kind = BASELINES[recipe.method]
+    return kind.schedule.horizons if issubclass(kind, Trainable) else ()
+
+
+def _recorded(world: str, folder: Path) -> Path:
+    from gce.recording import Recording, record
+
+    file = folder / f"{world}.h5"
+    if not file.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        print(f"recording {file}", file=sys.stderr, flush=True)
+        record(Recording(world, seed=1, **RECORDINGS[world]), file)
+    return file
+
+
+def _kept(file: Path, make: Any) -> dict[str, Any]:
+    if not file.exists():
+        text = json.dumps(make(), indent=2) + "\n"
+        temporary = file.with_name(f".{file.name}.tmp")
+        temporary.write_text(text)
+        os.replace(temporary, file)
+    found: dict[str, Any] = json.loads(file.read_text())
+    return found
+
+
+def main() -> None:
+    try:
+        tyro.cli(Train).run()
+    except InputError as error:
+        sys.exit(f"error: {error}")
+
+
+if __name__ == "__main__":
+    main()
