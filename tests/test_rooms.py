@@ -146,6 +146,7 @@ MAY_IMPORT = {
         "uncertainty",
     },
 }
+MAY_IMPORT["pages"] = {"envs"}
 MAY_IMPORT["report"] = {"__init__", "closed_loop", "control", "controller", "envs", "errors", "inspection", "pages"} | {
     "system",
     "trajectory",

@@ -57,6 +57,7 @@ class Details:
     nothing: Float[Array, "states nodes d"]
     costs: Float[Array, " charged"]
     edge_index: Int[Array, "2 edges"]
+    node_type: Int[Array, " nodes"]
     weights: Float[Array, "M_plus_1 weighted"]
     plan_at: Int[Array, " plans"]
     plan_actions: Float[Array, "planned nodes a"]
@@ -90,7 +91,7 @@ def details_of_run(
         adapted,
         (run.observations, run.actions, run.goal),
         list(zip(run.planned_at, run.plans, strict=True)),
-        about={"simulated": True, **env.describe(), "settings": settings},
+        about={"simulated": True, **env.describe(), "positions": env.positions.tolist(), "settings": settings},
         unit=env.observation_std,
         bounds=(env.actuated, low, high),
         nothing=uncontrolled(env, len(run.actions)),
@@ -145,6 +146,7 @@ def _details(
         nothing=nothing,
         costs=costs,
         edge_index=system.graph.edge_index,
+        node_type=system.graph.node_type,
         weights=weights,
         plan_at=np.array([at for at, _ in plans]),
         plan_actions=np.concatenate([plan.actions for _, plan in plans]),

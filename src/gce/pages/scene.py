@@ -1,0 +1,62 @@
+"""What a page must know to draw a system: the same for all worlds, decided by what a node's coordinates are.
+
+A node of one point is drawn as a disk, one of several points as a polygon, and one without a place of its own by a
+layout of the graph, coloured by its first coordinate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from gce.envs.network import layout
+
+Array = np.ndarray
+
+MARGIN = 0.12
+"""Room around what is drawn, as a share of its width."""
+
+
+def scene_of(
+    points: Sequence[Sequence[int]],
+    paths: Float[Array, "states nodes d"],
+    edge_index: Int[Array, "2 edges"],
+    node_type: Int[Array, " nodes"],
+    actuated: Bool[Array, " nodes"],
+) -> dict[str, Any]:
+    """JSON values. points: the coordinates (x, y, ...) of each point of a node; paths: states that must be in view."""
+    kind = ("network", "disks")[len(points)] if len(points) < 2 else "polygons"
+    scene: dict[str, Any] = {
+        "kind": kind,
+        "edges": edge_index.T.tolist(),
+        "types": node_type.tolist(),
+        "actuated": actuated.tolist(),
+    }
+    if kind == "network":
+        senders, receivers = edge_index
+        return {**scene, "places": np.round(layout(len(node_type), edge_index.T[senders < receivers]), 4).tolist(),
+                "window": [-1.1, 1.1, -1.05, 1.0]}  # fmt: skip
+    places = drawn(points, paths).reshape(*paths.shape[:2], -1, 2)
+    low, high = places.min((0, 1, 2)), places.max((0, 1, 2))
+    room = MARGIN * max(high - low) + 0.05 * float(high[0] - low[0] < 1e-9)
+    # An actuated node that never leaves its height slides on a rail.
+    heights = [float(places[0, i, 0, 1]) for i in np.flatnonzero(actuated) if np.ptp(places[:, i, :, 1]) < 0.02]
+    rail = {"rail": heights[0]} if heights and kind == "disks" else {}
+    window = [low[0] - room, high[0] + room, low[1] - room, high[1] + room]
+    return {**scene, **rail, "window": np.round(window, 4).tolist()}
+
+
+def drawn(points: Sequence[Sequence[int]], observations: Float[Array, "*batch d"]) -> Float[Array, "*batch shown"]:
+    """The coordinates that a picture shows: x, y of every point in the order of a walk around them, or the first."""
+    if not points:
+        return observations[..., :1]
+    places = observations[..., [c for point in points for c in point[:2]]]
+    return places.reshape(*places.shape[:-1], -1, 2)[..., _around(len(points)), :].reshape(places.shape)
+
+
+def _around(count: int) -> list[int]:
+    """Corners are numbered in columns (lower left, upper left, lower right, upper right): a walk turns the last two."""
+    return [0, 1, 3, 2] if count == 4 else list(range(count))

@@ -1,0 +1,237 @@
+"use strict";
+/* The report: one step at a time, shown in the picture and in the charts. */
+
+const DATA = JSON.parse(document.getElementById("data").textContent);
+const LAST = DATA.frames.length - 1;
+const byId = (id) => document.getElementById(id);
+const steps = (values, from = 0) => values.map((_, k) => from + k);
+const percent = (share) => `${(100 * share).toPrecision(share < 0.1 ? 2 : 3)} %`;
+
+/* ---- figures ---- */
+
+function summary() {
+  const f = DATA.figures, found = [];
+  const add = (name, value, told = brief) => {
+    if (value !== undefined && value !== null) found.push([name, typeof value === "number" ? told(value) : value]);
+  };
+  if (DATA.simulated) {
+    add("error at the end, |o − goal| / |goal|", f.control_error);
+    if (f.voltage_error !== undefined) add("voltage error, of that at the start", f.voltage_error, percent);
+    else add("of the error of doing nothing", f.control_error_over_nothing, percent);
+    add("error of positions alone", f.control_error_positions);
+    add("cost", f.cost);
+  } else {
+    add("predicted error at the end", f.predicted_control_error);
+    add("predicted cost", f.predicted_cost);
+  }
+  const seconds = f.plan_seconds || [];
+  if (seconds.length) add(seconds.length === 1 ? "planning, CPU time" : `${seconds.length} plans, CPU time`, `${brief(seconds.reduce((a, b) => a + b, 0))} s`);
+  add("planner", f.status);
+  byId("figures").replaceChildren(...found.map(([name, value]) => {
+    const box = document.createElement("div"), term = document.createElement("dt"), what = document.createElement("dd");
+    [term.textContent, what.textContent] = [name, value];
+    box.append(term, what);
+    return box;
+  }));
+  const adapted = DATA.settings.adapt, seconds_of = brief(LAST * DATA.dt);
+  byId("lead").textContent = DATA.simulated
+    ? `The model adapted to ${adapted} recorded episodes of this system, planned, and its actions were taken on the simulator for ${seconds_of} s.`
+    : `There is no simulator of this system: what is shown is the plan, and what the model expects of it.`;
+}
+
+/* ---- the picture ---- */
+
+const motion = new Scene(byId("motion"), DATA.scene, "the system at the chosen step");
+const goal = new Scene(byId("goal"), DATA.scene, "the goal");
+if (DATA.scene.kind === "network") {
+  const misses = DATA.frames.flatMap((frame) => frame.map((row, i) => Math.abs(row[0] - DATA.goal[i][0])));
+  motion.span = goal.span = Math.max(...span(misses)) || 1;
+}
+motion.bendAt(DATA.frames[0]);
+goal.bendAt(DATA.frames[0]);
+goal.show({ places: DATA.goal, goal: DATA.scene.kind === "network" ? DATA.goal : null });
+
+function planAt(step) {
+  const plan = DATA.plans.filter((p) => p.at <= step).at(-1);
+  return plan.frames[step - plan.at];
+}
+
+let now = 0;
+
+function show(step) {
+  now = Math.max(0, Math.min(LAST, step));
+  const checked = (id) => byId(id).checked;
+  motion.show({
+    places: DATA.frames[now],
+    goal: checked("show-goal") || DATA.scene.kind === "network" ? DATA.goal : null,
+    ghost: checked("show-ghost") && DATA.simulated ? planAt(now) : null,
+    weights: checked("show-weights") && DATA.weights[now].length ? DATA.weights[now] : null,
+    action: DATA.pushes[Math.min(now, LAST - 1)],
+  });
+  byId("step").value = now;
+  byId("clock").textContent = `step ${now} of ${LAST}, ${(now * DATA.dt).toFixed(2)} s`;
+  charts.forEach((chart) => chart.point(now));
+  weightsTable();
+}
+
+function weightsTable() {
+  const chosen = motion.chosen, weights = DATA.weights[now];
+  if (chosen === undefined || !weights.length) return;
+  const rows = DATA.scene.edges.map(([sender, receiver], k) => [sender, receiver, weights[k]]).filter((e) => e[1] === chosen);
+  rows.sort((a, b) => b[2] - a[2]);
+  const most = rows.slice(0, 8).map(([sender, , w]) => [sender === chosen ? `${sender} (itself)` : sender, w.toFixed(3)]);
+  byId("weights-table").replaceChildren(table(most, [`node ${chosen} weighs its neighbour`, "by"]));
+}
+
+byId("motion").addEventListener("click", (event) => {
+  motion.chosen = motion.nearest(event, DATA.frames[now]);
+  show(now);
+});
+
+let timer = null;
+function play(on) {
+  clearInterval(timer);
+  timer = on ? setInterval(() => (now === LAST ? play(false) : show(now + 1)), Math.max(40, 1000 * DATA.dt)) : null;
+  byId("play").textContent = on ? "Pause" : "Play";
+  byId("play").setAttribute("aria-pressed", String(on));
+}
+byId("play").addEventListener("click", () => {
+  if (!timer && now === LAST) show(0);
+  play(!timer);
+});
+byId("step").max = LAST;
+byId("step").addEventListener("input", (event) => { play(false); show(Number(event.target.value)); });
+for (const id of ["show-weights", "show-ghost", "show-goal"]) byId(id).addEventListener("change", () => show(now));
+
+/* ---- charts ---- */
+
+const charts = [];
+const pick = (step) => { play(false); show(step); };
+
+function distanceSeries(which) {
+  const d = DATA.distances[which];
+  const plans = d.plans.map((values, k) => ({ name: k ? null : "as planned", style: "plan", x: steps(values, DATA.plans[k].at), y: values }));
+  const nothing = d.nothing.length ? [{ name: "doing nothing", style: "nothing", x: steps(d.nothing), y: d.nothing }] : [];
+  const real = DATA.simulated ? [{ name: "what happened", style: "real", x: steps(d.real), y: d.real }] : [];
+  return [...nothing, ...real, ...plans];
+}
+
+function distances() {
+  const chart = new Chart(byId("distance"), { series: distanceSeries(0), xLabel: "step", yLabel: "rms, in units of each coordinate", zero: true }, pick);
+  charts.push(chart);
+  if (DATA.distances.length < 2) return;
+  DATA.distances.forEach((d, k) => {
+    const label = document.createElement("label"), input = document.createElement("input");
+    Object.assign(input, { type: "radio", name: "distance-of", checked: k === 0 });
+    input.addEventListener("change", () => chart.set({ series: distanceSeries(k) }));
+    label.append(input, d.name);
+    byId("distance-choice").append(label);
+  });
+}
+
+function costs() {
+  if (!DATA.costs.length) {
+    byId("cost-note").textContent = "Without a simulator there is no cost but the predicted one above.";
+    return;
+  }
+  const total = DATA.costs.reduce((a, b) => a + b, 0);
+  byId("cost-note").textContent = `The squared distance from the goal and the weighted squared actions; ${brief(total)} in all.`;
+  charts.push(new Chart(byId("cost"), { series: [{ style: "real", x: steps(DATA.costs, 1), y: DATA.costs }], xLabel: "step", yLabel: "cost", zero: true, label: "cost of each step" }, pick));
+}
+
+function actionSeries(index) {
+  const of = (rows, at, style, name, k) => ({ name, style, steps: true, x: steps(rows, at), y: rows.map((row) => row[index][k]) });
+  const found = [];
+  DATA.action_names.forEach((label, k) => {
+    for (const bound of DATA.bounds) {
+      const value = bound[index][k];
+      if (value !== null) found.push({ style: "bound", name: bound === DATA.bounds[0] && k === 0 ? "bounds" : null, x: [0, LAST], y: [value, value] });
+    }
+    if (DATA.simulated) found.push(of(DATA.actions, 0, "act", `${label}, taken`, k));
+    DATA.plans.forEach((plan, p) => found.push(of(plan.actions, plan.at, "plan", p ? null : `${label}, planned`, k)));
+  });
+  return found;
+}
+
+function actions() {
+  const choice = byId("action-node");
+  choice.replaceChildren(...DATA.busy.map((node, k) => new Option(String(node), k)));
+  const size = (k) => Math.max(...DATA.actions.map((row) => Math.max(...row[k].map(Math.abs))));
+  const busiest = DATA.busy.map((_, k) => k).reduce((a, b) => (size(b) > size(a) ? b : a), 0);
+  choice.value = busiest;
+  const chart = new Chart(byId("actions"), { series: actionSeries(busiest), xLabel: "step", yLabel: DATA.action_names.join(", ").replaceAll("_", " ") }, pick);
+  charts.push(chart);
+  choice.addEventListener("change", () => chart.set({ series: actionSeries(Number(choice.value)) }));
+}
+
+function fit() {
+  const { counts, errors } = DATA.fit;
+  if (!counts.length) {
+    byId("fit-note").textContent = "Without a simulator nothing shows how well the path was predicted.";
+    return;
+  }
+  byId("fit-note").textContent = "NRMSE of predicting this run, which no fit knew, from its start and its actions: mean over its steps, and at the last.";
+  const mean = errors.map((row) => row.reduce((a, b) => a + b, 0) / row.length), last = errors.map((row) => row.at(-1));
+  new Chart(byId("fit"), {
+    series: [{ name: "mean", style: "real", x: counts, y: mean, dots: 4, joined: true }, { name: "at the last step", style: "plan", x: counts, y: last, dots: 3, joined: true }],
+    xLabel: "episodes adapted to", yLabel: "NRMSE", zero: true, whole: true });
+}
+
+function spectrum(id, note, values, words) {
+  if (!values.length) {
+    byId(note).textContent = "Left out: " + words.without;
+    return;
+  }
+  const radius = Math.max(...span(values.map(([re, im]) => Math.hypot(re, im))));
+  byId(note).textContent = `${words.what} The largest has size ${radius.toFixed(3)}.`;
+  const both = [...values, ...values.filter((v) => v[1] > 0).map(([re, im]) => [re, -im])];
+  new Chart(byId(id), { series: [{ style: words.style, dots: both.length > 800 ? 1.5 : 2.5, faint: 0.6, x: both.map((v) => v[0]), y: both.map((v) => v[1]) }], xLabel: "real part", yLabel: "imaginary part", circle: true, square: true, label: "eigenvalues in the complex plane" });
+}
+
+/* ---- tables ---- */
+
+function table(rows, head) {
+  const made = document.createElement("table"), body = made.createTBody();
+  if (head) {
+    const row = made.createTHead().insertRow();
+    head.forEach((text, k) => { const cell = document.createElement("th"); cell.textContent = text; if (k) cell.className = "number"; row.append(cell); });
+  }
+  for (const [name, value] of rows) {
+    const row = body.insertRow(), first = document.createElement("th");
+    first.textContent = String(name).replaceAll("_", " ");
+    const cell = row.appendChild(first) && row.insertCell();
+    cell.textContent = typeof value === "object" ? JSON.stringify(value) : String(value);
+    if (head) cell.className = "number";
+  }
+  return made;
+}
+
+const told = (values) => Object.entries(values).filter(([, value]) => value !== null && value !== "" && JSON.stringify(value) !== "[]");
+
+/* ---- all of it ---- */
+
+summary();
+distances();
+costs();
+actions();
+fit();
+spectrum("operator", "operator-note", DATA.spectra.operator, {
+  style: "real",
+  what: "Eigenvalues in feature space, with the weights of the first state." + (DATA.model.implicit ? " For this world the operator only corrects what implicit channels of the bodies say." : ""),
+  without: "the operator shares no blocks over the nodes, or the graph is large.",
+});
+spectrum("step-spectrum", "step-note", DATA.spectra.step, {
+  style: "plan",
+  what: "Eigenvalues of the derivative of one predicted step at the first state: what a plan sees.",
+  without: "the system is large.",
+});
+byId("settings").replaceChildren(table(told(DATA.settings)));
+byId("model").replaceChildren(table(told(DATA.model)));
+byId("versions").replaceChildren(table(Object.entries(DATA.versions)));
+byId("weights-note").textContent = DATA.weights[0].length
+  ? "The thicker the half of a link next to a node, the more weight that node gives to the other end; the ring is the weight it gives to itself. Choose a node to read its weights."
+  : "This form of the operator has no Gibbs weights.";
+byId("motion-caption").textContent = DATA.scene.kind === "network"
+  ? `Colour: above (red) or below (blue) the goal, by up to ${brief(motion.span)}; outer ring: as the plan expected. Bars: actions.`
+  : "Solid: the system; dashed: as the plan expected; amber: the goal" + (DATA.scene.kind === "polygons" ? "; red boxes are actuated, deeper where they pull." : "; green: the action.");
+show(0);
