@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gce.cli import main
-from gce.controller import Plan
+from gce.controller import Controller
 from gce.errors import InputError
 from gce.report import details_of_plan, read_details, write_details
 from gce.system import adapt
@@ -53,7 +53,7 @@ def test_a_plan_without_a_simulator_leaves_the_same(tmp_path):
     found = read_details(tmp_path)
     assert found.about["simulated"] is False and len(found.costs) == len(found.nothing) == len(found.fit_counts) == 0
     assert found.actuated.tolist() == [True] + [False] * (first.num_nodes - 1)
-    assert np.array_equal(found.observations, expected)
+    assert np.array_equal(found.observations, plan.observations)
 
 
 def test_other_folders_are_refused_with_a_sentence(folder, tmp_path):
