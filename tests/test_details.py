@@ -45,10 +45,7 @@ def test_a_plan_without_a_simulator_leaves_the_same(tmp_path):
     system, first = adapt(untrained(), episodes[1:], measure=False), episodes[0]
     bound = np.where(np.arange(first.num_nodes) == 0, 2.0, 0.0)[:, None]
     problem = Problem(horizon=6, goal=first.observations[6].astype(float), low=-bound, high=bound)
-    expected = first.observations[:7].astype(float)
-    plan = Plan(
-        first.actions[:6].astype(float), expected, np.zeros((7, first.num_nodes, 1)), 1.0, "solved", 1, 0.0, 0.1
-    )
+    plan = Controller(system, problem, iterations=1).plan(first.observations[0].astype(float), opening=True)
     write_details(details_of_plan(plan, problem, system, episodes[1:], {"adapt": 3}), tmp_path)
     found = read_details(tmp_path)
     assert found.about["simulated"] is False and len(found.costs) == len(found.nothing) == len(found.fit_counts) == 0
