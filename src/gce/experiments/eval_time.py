@@ -6,16 +6,14 @@ Edges have random relation types, 8 of them as in Rope if nothing else is said; 
 cost grows with their number: the largest grid is measured with 2 to 36 (Soft). CPU time of one core, the best of a few
 runs.
 
-    python -m gce.experiments.eval_time --out results
+    gce reproduce eval_time
 """
 
 from __future__ import annotations
 
-import csv
-import json
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -92,33 +90,3 @@ def chart(by_nodes: Sequence[Timing], by_relations: Sequence[Timing], path: Path
     right.minorticks_off()
     left.legend(fontsize=8)
     figure.savefig(path, dpi=130)
-
-
-@dataclass
-class EvalTime:
-    """Time all forms; write eval_time.json, .csv and .png."""
-
-    out: Path = Path("results")
-    """The folder to write to."""
-
-    def run(self) -> None:
-        torch.set_num_threads(1)
-        self.out.mkdir(parents=True, exist_ok=True)
-        by_nodes = [measure(form, side) for form in FORMS for side in SIDES]
-        others = [measure(form, SIDES[-1], k) for form in FORMS for k in RELATION_NUMBERS if k != RELATIONS]
-        largest = [t for t in by_nodes if t.nodes == SIDES[-1] ** 2]
-        rows = [asdict(t) for t in by_nodes + others]
-        (self.out / "eval_time.json").write_text(json.dumps(rows, indent=2) + "\n")
-        with (self.out / "eval_time.csv").open("w", newline="") as file:
-            writer = csv.DictWriter(file, list(rows[0]))
-            writer.writeheader()
-            writer.writerows(rows)
-        chart(by_nodes, sorted(largest + others, key=lambda t: t.relations), self.out / "eval_time.png")
-        for t in by_nodes + others:
-            print(f"{t.form:9s} {t.nodes:6d} nodes, {t.relations:2d} relation types: {t.seconds:.3f} s")
-
-
-if __name__ == "__main__":
-    import tyro
-
-    tyro.cli(EvalTime).run()

@@ -36,7 +36,7 @@ class Preset:
 PRESETS = {
     preset.name: preset
     for preset in (
-        Preset("quick", runs=12, slow=3, grid=3, trajectories=8, tuning=2),
+        Preset("quick", runs=12, slow=3, grid=3, trajectories=8, tuning=3),
         Preset("paper", runs=200, slow=20, grid=200, trajectories=20, tuning=8),
     )
 }
@@ -63,7 +63,7 @@ class Context:
         found = method(self.models, world, name)
         if found.exists:
             return found
-        sentence = f"{world}/{name} is left out: no model in {found.folder}; python -m gce.reproduce.train makes it"
+        sentence = f"{found.label} is left out: it has no trained model; python -m gce.reproduce.train makes one"
         if sentence not in self.skipped:
             self.skipped.append(sentence)
         return None

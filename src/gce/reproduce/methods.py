@@ -100,6 +100,10 @@ class Method:
     bandwidth: float | None = None
 
     @property
+    def label(self) -> str:
+        return f"{self.world}/{self.name}"
+
+    @property
     def ours(self) -> bool:
         return self.name.startswith("ours")
 

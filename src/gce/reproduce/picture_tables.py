@@ -10,14 +10,14 @@ import numpy as np
 
 from gce.closed_loop import PROTOCOLS
 from gce.envs import world_named
-from gce.experiments.eval_time import SIDES, Timing, chart, measure
+from gce.experiments.eval_time import RELATION_NUMBERS, RELATIONS, SIDES, Timing, chart, measure
 from gce.operators import FORMS
 from gce.plots import write_strip
 from gce.reproduce.cells import Cell
 from gce.reproduce.control_cells import control_cell, loaded
 from gce.reproduce.experiment import Context, Experiment, Preset, Record
 from gce.reproduce.methods import Ours
-from gce.reproduce.statistics import markdown, select, values_of
+from gce.reproduce.statistics import markdown, values_of
 from gce.reproduce.tasks import TEST, draw, run_control
 
 MODULES = ("gce.reproduce.picture_tables",)
@@ -148,25 +148,30 @@ def _voltages(voltages: np.ndarray, dt: float, path: Path) -> None:
 
 class EvalTime(Experiment):
     name: ClassVar[str] = "eval_time"
-    about: ClassVar[str] = "CPU time of predicting 100 steps by the form of the operator and the number of nodes"
+    about: ClassVar[str] = "CPU time of predicting 100 steps by the form of the operator, nodes and relation types"
 
     def cells(self, preset: Preset, context: Context) -> list[Cell]:
-        sides = SIDES if preset.runs > 1 else SIDES[:1]
-        settings = [{"form": form, "side": side} for side in sides for form in FORMS]
+        sizes = [(side, RELATIONS) for side in SIDES] + [(SIDES[-1], k) for k in RELATION_NUMBERS if k != RELATIONS]
+        settings = [{"form": form, "side": side, "relations": k} for side, k in sizes for form in FORMS]
         return [Cell(self.name, s, 0, (), ("gce.experiments.eval_time",)) for s in settings]
 
     def run(self, cell: Cell, context: Context) -> dict[str, Any]:
-        timing = measure(cell.settings["form"], cell.settings["side"])
+        timing = measure(cell.settings["form"], cell.settings["side"], cell.settings["relations"])
         return {"nodes": timing.nodes, "edges": timing.edges, "seconds": timing.seconds}
 
     def report(self, records: Sequence[Record], folder: Path) -> str:
         done = [r for r in records if "figures" in r]
-        timings = [Timing(form=r["settings"]["form"], **r["figures"]) for r in done]
-        chart(timings, folder / "eval_time.png")
-        sides = values_of(done, "side")
+        timings = [
+            Timing(form=r["settings"]["form"], relations=r["settings"]["relations"], **r["figures"]) for r in done
+        ]
+        largest = max(t.nodes for t in timings)
+        of_nodes = [t for t in timings if t.relations == RELATIONS]
+        of_relations = sorted((t for t in timings if t.nodes == largest), key=lambda t: t.relations)
+        chart(of_nodes, of_relations, folder / "eval_time.png")
+        cases = list(dict.fromkeys((t.nodes, t.relations) for t in timings))
         rows = []
         for form in values_of(done, "form"):
-            by_side = {r["settings"]["side"]: r["figures"]["seconds"] for r in select(done, form=form)}
-            rows.append([form, *(f"{by_side[side]:.3f}" if side in by_side else "–" for side in sides)])
-        table = markdown(["form", *(f"{side * side} nodes" for side in sides)], rows)
+            found = {(t.nodes, t.relations): t.seconds for t in timings if t.form == form}
+            rows.append([form, *(f"{found[case]:.3f}" if case in found else "–" for case in cases)])
+        table = markdown(["form", *(f"{n} nodes, {k} relation types" for n, k in cases)], rows)
         return f"CPU seconds of 100 steps on 2D grids.\n\n{table}\n![eval_time](eval_time.png)\n"

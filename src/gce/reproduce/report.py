@@ -21,7 +21,9 @@ time that the table at the end says, by `python -m gce.reproduce.train`. Figures
 systems that no model was trained on; tests are Wilcoxon's signed-rank tests on the same systems, two-sided.
 *Reproduced*: ours is better with p < 0.05; *partly*: better on average only. Costs have fixed weights of the normalised
 observations and actions (docs/control.md), not the paper's of its features: only their order compares. Control counts
-as unstable, the paper's NaN, where it fails or ends with more than five times the error of doing nothing."""
+as unstable, the paper's NaN, where it fails or ends with more than five times the error of doing nothing. *Ours* is the
+Gaussian potential trained as long as the others or, where that model is missing, the one that comes with the package
+(docs/notes say how long it was trained); the tables tell them apart."""
 
 
 def write_runs(experiment: Experiment, records: Sequence[Record], preset: str, context: Context) -> None:
@@ -60,7 +62,7 @@ def render(experiment: Experiment, records: Sequence[Record], context: Context) 
         sentences = sorted({_place(r) + ": " + r["failure"] for r in failures})
         lines.append("Failures:\n\n" + "\n".join(f"- {sentence}" for sentence in sentences[:20]))
     if text["left_out"]:
-        lines.append("Left out:\n\n" + "\n".join(f"- {sentence}" for sentence in text["left_out"]))
+        lines.append("\n".join(f"- {sentence}" for sentence in text["left_out"]))
     _write(context.results / f"{experiment.name}.md", "\n\n".join(line.strip() for line in lines) + "\n")
     _csv(context.results / f"{experiment.name}.csv", [experiment.columns(r) for r in records])
 
