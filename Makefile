@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test install bench clean
+.PHONY: demo test docs install bench clean
 
 demo: install
 	$(VENV)/bin/gce demo --out demo
@@ -14,6 +14,9 @@ test: install
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 	OMP_NUM_THREADS=1 $(VENV)/bin/pytest -n 2
+
+docs: install
+	$(VENV)/bin/sphinx-build -W -q docs docs/_build/html
 
 bench: install
 	OMP_NUM_THREADS=1 $(VENV)/bin/python -m bench
@@ -28,4 +31,4 @@ $(STAMP): pyproject.toml constraints.txt
 	touch $(STAMP)
 
 clean:
-	rm -rf $(VENV) demo bench.json
+	rm -rf $(VENV) demo bench.json docs/_build

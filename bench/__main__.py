@@ -6,6 +6,7 @@ from pathlib import Path
 
 import gce
 from bench.grid import bench_grid
+from bench.message_passing import bench_message_passing
 from bench.recording import LIMITS, bench_recording
 from bench.training import bench_training
 
@@ -21,6 +22,9 @@ def main() -> None:
     for kind in ("linear", "reprojected"):
         seconds, share = training[f"{kind}_seconds"], training[f"{kind}_share_of_peer"]
         print(f"training iteration, {kind}: {seconds:.2f} s CPU, {share:.2f} of the peer's (at most 0.10)")
+    results["message_passing"] = rounds = bench_message_passing()
+    for case, figures in rounds.items():
+        print(f"messages, {case}: PyTorch Geometric takes {figures['ratio']:.2f} of our CPU time")
     Path("bench.json").write_text(json.dumps(results, indent=2) + "\n")
 
 

@@ -15,6 +15,7 @@ _HOMES = {
     "Dataset": "gce.trajectory",
     "Episode": "gce.trajectory",
     "Normalisation": "gce.trajectory",
+    "control_limits": "gce.trajectory",
     "InputError": "gce.errors",
     "Recording": "gce.recording",
     "record": "gce.recording",
