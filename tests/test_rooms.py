@@ -162,6 +162,10 @@ MAY_IMPORT["baselines"] = {
     "inputs",
 } | {"learning", *("metrics", "operators", "presets", "ridge", "topology", "training", "trajectory")}
 MAY_IMPORT["interop"] = {"errors", "files", "graph", "learning", "presets", "system", "training", "trajectory"}
+MAY_IMPORT["explorer"] = {"closed_loop", "controller", "envs", "errors", "files", "inspection", "model", "pages"} | {
+    "system",
+    "trajectory",
+}
 MAY_IMPORT["experiments"] = set(MAY_IMPORT)
 MAY_IMPORT["reproduce"] = set(MAY_IMPORT)
 MAY_IMPORT["cli"] = set(MAY_IMPORT)

@@ -10,6 +10,7 @@ import tyro
 from gce.cli.control import Control
 from gce.cli.data import Data
 from gce.cli.demo import Demo
+from gce.cli.explore import Explore
 from gce.cli.learn import Adapt, Predict, Train
 from gce.cli.report import Report
 from gce.cli.reproduce import Reproduce
@@ -22,6 +23,7 @@ Command = (
     | Annotated[Predict, tyro.conf.subcommand("predict", description="Predict an episode after adapting to others.")]
     | Annotated[Control, tyro.conf.subcommand("control", description="Adapt to a system, plan, and act on it.")]
     | Annotated[Report, tyro.conf.subcommand("report", description="Write a page about a controlled run.")]
+    | Annotated[Explore, tyro.conf.subcommand("explore", description="Drag goals on a page, and watch them reached.")]
     | Annotated[Demo, tyro.conf.subcommand("demo", description="Control a rope that was never seen, and show it.")]
     | Annotated[Reproduce, tyro.conf.subcommand("reproduce", description="Run the paper's tables and figures again.")]
 )

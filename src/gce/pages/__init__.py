@@ -9,9 +9,9 @@ import json
 from importlib import resources
 from typing import Any
 
-from gce.pages.scene import drawn, scene_of
+from gce.pages.scene import drawn, scene_of, shown_coordinates
 
-__all__ = ["asset", "assets_of", "drawn", "filled", "scene_of"]
+__all__ = ["asset", "assets_of", "drawn", "filled", "scene_of", "shown_coordinates"]
 
 
 def asset(room: str, name: str) -> str:

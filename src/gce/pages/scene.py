@@ -50,13 +50,17 @@ def scene_of(
 
 
 def drawn(points: Sequence[Sequence[int]], observations: Float[Array, "*batch d"]) -> Float[Array, "*batch shown"]:
-    """The coordinates that a picture shows: x, y of every point in the order of a walk around them, or the first."""
+    """The coordinates that a picture shows."""
+    return observations[..., shown_coordinates(points)]
+
+
+def shown_coordinates(points: Sequence[Sequence[int]]) -> list[int]:
+    """x and y of every point in the order of a walk around them, or the first coordinate where there are no points.
+
+    Corners of boxes are numbered in columns (lower left, upper left, lower right, upper right): a walk turns the last
+    two.
+    """
     if not points:
-        return observations[..., :1]
-    places = observations[..., [c for point in points for c in point[:2]]]
-    return places.reshape(*places.shape[:-1], -1, 2)[..., _around(len(points)), :].reshape(places.shape)
-
-
-def _around(count: int) -> list[int]:
-    """Corners are numbered in columns (lower left, upper left, lower right, upper right): a walk turns the last two."""
-    return [0, 1, 3, 2] if count == 4 else list(range(count))
+        return [0]
+    around = [0, 1, 3, 2] if len(points) == 4 else range(len(points))
+    return [c for k in around for c in points[k][:2]]

@@ -39,11 +39,13 @@ class Scene {
 
   /* the plane's coordinates of a pointer */
   at(event) {
-    const box = this.svg.getBoundingClientRect(), zoom = this.width / box.width;
-    return [
-      this.middle[0] + ((event.clientX - box.left) * zoom - this.width / 2) / this.scale,
-      this.middle[1] - ((event.clientY - box.top) * zoom - this.height / 2) / this.scale,
-    ];
+    const [x, y] = this.#pixel(event);
+    return [this.middle[0] + (x - this.width / 2) / this.scale, this.middle[1] - (y - this.height / 2) / this.scale];
+  }
+
+  #pixel(event) {
+    const place = new DOMPoint(event.clientX, event.clientY).matrixTransform(this.svg.getScreenCTM().inverse());
+    return [place.x, place.y];
   }
 
   get isNetwork() { return this.scene.kind === "network"; }
@@ -176,8 +178,7 @@ class Scene {
   }
 
   nearest(event, rows) {
-    const box = this.svg.getBoundingClientRect(), zoom = this.width / box.width;
-    const [x, y] = [(event.clientX - box.left) * zoom, (event.clientY - box.top) * zoom];
+    const [x, y] = this.#pixel(event);
     const far = rows.map((row, i) => { const c = this.centre(i, row); return Math.hypot(c[0] - x, c[1] - y); });
     return far.indexOf(Math.min(...far));
   }
