@@ -1,5 +1,7 @@
 """Vector features of stiffly coupled points."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -31,7 +33,7 @@ def fields(model, data, turned=0.0):
     observations = (points @ np.array([[c, s], [-s, c]])).reshape(episode.observations.shape)
     o = model.normalise(torch.as_tensor(observations, dtype=torch.float32))
     x = model.states(o, torch.as_tensor(episode.actions, dtype=torch.float32) / model.action_std)
-    Z = model.channels(x[5:12], topology)
+    Z = model.channels(x[5:12], topology).fields
     speeds = model.observation_std[model.free]
     return (Z * speeds[:, None]).double(), topology
 
@@ -64,12 +66,50 @@ def test_adapting_one_by_one_equals_adapting_at_once_and_channels_explain_more(m
     at_once = adapt(model, episodes[:3])
     grown = adapt(model, episodes[:1]).update(episodes[1]).update(episodes[2])
     assert torch.allclose(at_once.operator.channels, grown.operator.channels, rtol=1e-6, atol=1e-9)
-    free = len(model.free)
-    left = torch.diagonal(at_once.operator.residual)[:free]
-    square = torch.diagonal(at_once.evidence.sums.moments.square.mean(0))[:free] / at_once.evidence.sums.moments.rows
+    left = torch.diagonal(at_once.operator.residual)[: len(model.free)]
+    sums = at_once.evidence.sums
+    square = sums.fields.square / sums.moments.rows
     moving = square > 1e-6
     assert (left[moving] > 0).all()
     assert (left[moving] < square[moving]).all()
+
+
+def test_pushes_are_found_behind_what_they_do(model_and_data):
+    """They do the same again, whichever of the pushes that do it are found; and they move no free body as a whole."""
+    model, data = model_and_data
+    _, topology = fields(model, data)
+    o = model.normalise(torch.as_tensor(data[0].observations))
+    x = model.states(o, torch.as_tensor(data[0].actions) / model.action_std)[5:12].double()
+    held = model._held_points(topology)
+    pushes = torch.randn(*x.shape[:-1], 6, generator=torch.Generator().manual_seed(0)).double()
+    changes = model.implicit.pushed(pushes, x, topology, held)
+    found = model.implicit.behind(changes.unsqueeze(-1), x, topology, held).squeeze(-1)
+    again = model.implicit.pushed(found, x, topology, held)
+    assert (again - changes).norm() < 0.05 * changes.norm()
+    assert found.norm() <= pushes.norm()
+    if not model.held.any():
+        speeds = [c for point in model.config.points for c in point[2:]]
+        momentum = (changes * model.observation_std[speeds]).unflatten(-1, (-1, 2)).sum((1, 2))
+        assert momentum.abs().max() < 1e-6 * changes.abs().max()
+
+
+def test_predictions_turn_with_the_body(model_and_data):
+    """A system adapted to turned episodes predicts the turned path: features and pushes do not see the direction."""
+    model, data = model_and_data
+    if model.held.any():
+        pytest.skip("ground holds one coordinate system")
+    episodes = [data[k] for k in data.group(0).episodes]
+    c, s = np.cos(0.7), np.sin(0.7)
+
+    def turned(values):
+        points = values.astype(float).reshape(*values.shape[:-1], 8, 2)
+        return (points @ np.array([[c, s], [-s, c]])).reshape(values.shape)
+
+    straight = adapt(model, episodes[:3])
+    other = adapt(model, [replace(e, observations=turned(e.observations)) for e in episodes[:3]])
+    start, actions = episodes[4].observations[0].astype(float), episodes[4].actions[:20]
+    left, right = turned(straight.predict(start, actions)), other.predict(turned(start), actions)
+    assert np.abs(left - right).max() < 0.05 * np.abs(left - left[0]).max()
 
 
 def test_combining_first_is_the_same_and_a_union_is_its_graphs(model_and_data):

@@ -140,9 +140,11 @@ def test_output_slopes_are_the_derivative_of_outputs(case, on):
         assert np.allclose(slopes[-1] @ dx, measured, atol=1e-5 * np.abs(measured).max())
 
 
-def test_bodies_are_planned_by_corners_only_where_the_operator_adds_nothing():
+def test_bodies_are_planned_by_corners_only_where_the_operator_adds_nothing_or_is_left_out():
     assert isinstance(dynamics("soft", ALONE), BodyDynamics)
-    assert not isinstance(dynamics("soft", 1e-3), BodyDynamics)
+    exact = dynamics("soft", 1e-3)
+    assert not isinstance(exact, BodyDynamics)
+    assert isinstance(dynamics_of(exact.system, exact.controls, swift=True), BodyDynamics)
 
 
 def test_frozen_dynamics_are_linear_and_exact_at_their_state():

@@ -127,11 +127,10 @@ def see(model: Model, episodes: Sequence[Episode], graph: Graph) -> list[Seen]:
             psi = model.features(x, topology)
             fresh = opening_mask(model, episode.length, 1)
             X = model.regressors(psi[:-1], inputs, topology, fresh)
-            Z = model.channels(x[:-1], topology)
             Y = model.targets(x[:-1], x[1:], psi[1:])
             half = (len(X) + 1) // 2
             (early,), (late,) = (
-                model.sums(X[rows], Y[rows], topology, None if Z is None else Z[rows])
+                model.sums(X[rows], Y[rows], topology, model.channels(x[:-1][rows], topology))
                 for rows in (slice(half), slice(half, None))
             )
         starts = Starts(1, raw[0], np.square(raw[0]), clean[0], noise)

@@ -130,7 +130,7 @@ class Controller:
         if p.exogenous is not None and model.config.num_exogenous:
             exogenous = torch.as_tensor(p.exogenous[step:], dtype=torch.float32) / model.exogenous_std
         frozen = self.weights == "frozen"
-        known = dynamics_of(self.system, p.controls, opening, exogenous, p.on, frozen)
+        known = dynamics_of(self.system, p.controls, opening, exogenous, p.on, frozen, swift=True)
         state = self.system.state(observation, opening, before)
         x0 = known.reduced(state)
         dynamics: Dynamics = FrozenDynamics(known, x0) if frozen and isinstance(known, StateDynamics) else known

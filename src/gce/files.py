@@ -114,7 +114,8 @@ def load_system(folder: Path | str) -> System:
         moments = Moments(tensors["gram"], tensors["cross"], tensors["square"], int(text["rows"]))
         fields = None
         if "fields_gram" in tensors:
-            fields = FieldSums(tensors["fields_gram"], tensors["fields_cross"], tensors["fields_mixed"])
+            names = ("gram", "cross", "square", "mixed")
+            fields = FieldSums(*(tensors[f"fields_{name}"] for name in names))
         nodes = None
         if "nodes_X" in tensors:
             nodes = NodeSums(*(tensors[f"nodes_{name}"] for name in ("X", "Y", "node_type")))

@@ -8,9 +8,13 @@ direction is (G v)_p), m the number of points that coincide, couplings h, and sc
     dv = (diag(m) + G' diag(h) G)^-1 G' g
 
 is the velocity change of all points at once. A channel is one signal (a constant, which finds the rest length, a
-pair's stretch, its rate, the node's previous action) on the pairs of one node type and one class of equal lengths; the
-couplings h of each type and class are learned, in several heads. Pushes along pairs conserve momentum, and the operator
-has one coefficient a channel, shared by all points and both axes: the features are vectors, and turn with the body.
+pair's stretch, its rate, the node's previous action) on the pairs of one node type and one class of equal lengths. The
+couplings h are fixed, in two heads, between which the fitted coefficients choose (training them too gained nothing).
+Pushes along pairs conserve momentum, and the operator has one coefficient a channel, shared by all points and both
+axes: the features are vectors, and turn with the body.
+
+What the channels leave, the operator explains as pushes along the same pairs (`behind`, `pushed`): whatever it has
+learned, it conserves momentum, turns with the body, and cannot drive the body as a whole.
 
 With `drag`, one more channel a node type holds what a medium does to the outer sides of a node that pushes: each end
 that moves outward at speed s along the outward normal n of a side of length L feels -s^2 L n while the node's action is
@@ -33,7 +37,9 @@ from gce.topology import Topology
 HELD_MASS = 1e4
 SAME_LENGTH = 0.1
 COUPLINGS = (0.5, 3.0)
-"""Where the heads start, in units of a point's mass."""
+"""Of the heads, in units of a point's mass."""
+STIFFEST = 0.01
+"""How much of a velocity change pushes need not explain: they stay small where pairs hardly tell it."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +65,7 @@ class Bodies:
 class ImplicitLayer(nn.Module):
     """States to vector channels: [*batch, nodes, velocity coordinates of the points, channels], normalised."""
 
+    log_coupling: Tensor
     pair_class: Tensor
     inputs: InputLayer
     _kept: WeakKeyDictionary[Topology, Bodies]
@@ -72,8 +79,7 @@ class ImplicitLayer(nn.Module):
         # The encoder owns the units; as a submodule here they would be saved twice.
         object.__setattr__(self, "inputs", inputs)
         object.__setattr__(self, "_kept", WeakKeyDictionary())
-        start = torch.tensor(COUPLINGS).log()
-        self.log_coupling = nn.Parameter(start[:, None].repeat(1, self.num_kinds))
+        self.register_buffer("log_coupling", torch.tensor(COUPLINGS).log()[:, None].repeat(1, self.num_kinds))
         self.register_buffer("pair_class", torch.zeros(len(inputs.pairs), dtype=torch.int64))
 
     @property
@@ -145,6 +151,52 @@ class ImplicitLayer(nn.Module):
 
         return self._spread(x, topology, held, together).sum((-2, -1))
 
+    def behind(
+        self,
+        changes: Float[Tensor, "*batch nodes speeds columns"],
+        x: Float[Tensor, "*batch nodes state"],
+        topology: Topology,
+        held: Bool[Tensor, "nodes points"],
+    ) -> Float[Tensor, "*batch nodes pairs columns"]:
+        """The pushes g along pairs behind normalised velocity changes r of the points (inverse of `pushed`).
+
+        argmin over g of |M^-1 G' g - r|^2 in the norm of M + e |g|^2, that is, g = G (G'G + e M)^-1 M r.
+        """
+        batch, columns = x.shape[:-2], changes.shape[-1]
+        bodies, u = self._bodies(topology, held), self._along(x)
+        r = changes.reshape(len(u), -1, changes.shape[-2], columns) * self._speed_units[:, None]
+        # M r, summed over the points that coincide; a held corner does not move.
+        r = r.unflatten(2, (-1, 2)).flatten(1, 2).flatten(2)
+        felt = r.new_zeros(len(u), bodies.mass.numel(), 2 * columns).index_add(1, bodies.corner.flatten(), r)
+        felt = felt.unflatten(2, (2, columns)).flatten(1, 2).unflatten(1, (len(bodies.mass), -1))
+        system = self._coupled(bodies, u, torch.ones_like(self.log_coupling[:1]), STIFFEST)[:, 0]
+        found = torch.cholesky_solve(felt, torch.linalg.cholesky_ex(system)[0]).unflatten(2, (-1, 2)).flatten(1, 2)
+        apart = found[:, bodies.ends[:, 1]] - found[:, bodies.ends[:, 0]]
+        return (apart * u.unsqueeze(-1)).sum(2).reshape(*batch, topology.num_nodes, -1, columns)
+
+    def pushed(
+        self,
+        pushes: Float[Tensor, "*batch nodes pairs"],
+        x: Float[Tensor, "*batch nodes state"],
+        topology: Topology,
+        held: Bool[Tensor, "nodes points"],
+    ) -> Float[Tensor, "*batch nodes speeds"]:
+        """What pushes g along pairs do to the points at once, normalised: M^-1 G' g."""
+        bodies, u = self._bodies(topology, held), self._along(x)
+        along = pushes.reshape(len(u), -1, 1) * u
+        felt = along.new_zeros(len(u), bodies.mass.numel(), 2).index_add(1, bodies.ends[:, 1], along)
+        felt = felt.index_add(1, bodies.ends[:, 0], along, alpha=-1) / bodies.mass.flatten()[:, None]
+        by_point = felt[:, bodies.corner.flatten()].reshape(*pushes.shape[:-1], -1)
+        return by_point / self._speed_units
+
+    def _along(self, x: Float[Tensor, "*batch nodes state"]) -> Float[Tensor, "rows pairs 2"]:
+        """The directions of all pairs."""
+        return self.inputs.directions(x.reshape(-1, *x.shape[-2:])).flatten(1, 2)
+
+    @property
+    def _speed_units(self) -> Tensor:
+        return self.inputs.unit_std[[c for point in self.inputs.points for c in point[2:]]]
+
     def _spread(
         self, x: Tensor, topology: Topology, held: Tensor, push: Callable[..., Tensor]
     ) -> Float[Tensor, "*batch nodes speeds heads columns"]:
@@ -157,23 +209,27 @@ class ImplicitLayer(nn.Module):
         signals, directions = signals.flatten(1, 2), directions.flatten(1, 2)
         pushes = push(bodies, signals, directions, resistance)
         # Definite unless a state is not finite; then the features are not either, and whoever asked will see.
-        factor = torch.linalg.cholesky_ex(self._coupled(bodies, directions[:, :, 0]))[0]
+        coupled = self._coupled(bodies, directions[:, :, 0], self.log_coupling.exp())
+        factor = torch.linalg.cholesky_ex(coupled)[0]
         fields = torch.cholesky_solve(pushes.expand(*factor.shape[:-1], -1), factor)
         by_corner = fields.unflatten(3, (-1, 2)).flatten(2, 3)  # [batch, heads, corners, 2, columns]
         by_point = by_corner[:, :, bodies.corner.flatten()].unflatten(2, bodies.corner.shape).flatten(3, 4)
-        speeds = [c for point in self.inputs.points for c in point[2:]]
-        by_point = by_point.permute(0, 2, 3, 1, 4) / self.inputs.unit_std[speeds][:, None, None]
+        by_point = by_point.permute(0, 2, 3, 1, 4) / self._speed_units[:, None, None]
         return by_point.reshape(*batch, *by_point.shape[1:])
 
     def _coupled(
-        self, bodies: Bodies, u: Float[Tensor, "batch pairs 2"]
+        self,
+        bodies: Bodies,
+        u: Float[Tensor, "batch pairs 2"],
+        coupling: Float[Tensor, "heads kinds"],
+        share: float = 1.0,
     ) -> Float[Tensor, "batch heads graphs size_2 size_2"]:
-        """diag(m) + G' diag(h) G of every graph."""
+        """share x diag(m) + G' diag(h) G of every graph."""
         graphs, width = len(bodies.mass), 2 * bodies.size
-        square = (u.unsqueeze(-1) * u.unsqueeze(-2)).unsqueeze(1) * self.log_coupling.exp()[:, bodies.kind, None, None]
+        square = (u.unsqueeze(-1) * u.unsqueeze(-2)).unsqueeze(1) * coupling[:, bodies.kind, None, None]
         blocks = torch.stack([square, -square, -square, square], dim=3).flatten(2)
         index = bodies.block.flatten().expand_as(blocks)
-        mass = torch.diag_embed(bodies.mass.repeat_interleave(2, dim=1)).to(u.dtype).flatten()
+        mass = share * torch.diag_embed(bodies.mass.repeat_interleave(2, dim=1)).to(u.dtype).flatten()
         return mass.expand(*blocks.shape[:2], -1).scatter_add(2, index, blocks).unflatten(2, (graphs, width, width))
 
     def _bodies(self, topology: Topology, held: Tensor) -> Bodies:

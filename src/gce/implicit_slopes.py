@@ -62,7 +62,7 @@ def slopes(
     heads = coefficients.double().unflatten(1, (len(COUPLINGS), -1))[0]
     signals = layer.num_signals * layer.num_kinds
     along = heads[:, :signals].unflatten(1, (layer.num_signals, layer.num_kinds))
-    factor = torch.linalg.cholesky_ex(layer._coupled(bodies, u))[0][:, :, 0]
+    factor = torch.linalg.cholesky_ex(layer._coupled(bodies, u, layer.log_coupling.exp()))[0][:, :, 0]
     total: list[Tensor] = []
     for k in range(len(COUPLINGS)):
         c0, c1, c2, c3 = (along[k, s][bodies.kind] for s in range(4))

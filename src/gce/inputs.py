@@ -10,6 +10,10 @@ For a pair of points with difference q and relative velocity w, u = q / |q|:
     [l, r, l u, r u, a u],   l = (|q| - mean) / std,   r = (u . w) / std,   a the node's previous action
 
 Pairs are those of neighbouring nodes (one point a node) or of a node's own points (several).
+
+Invariant inputs, of nodes with several points, stay as they are when the whole system moves or turns: a node's own
+[l, r] and its previous actions; along an edge the cosine and sine of the angle by which the sender is turned against
+the receiver.
 """
 
 from __future__ import annotations
@@ -28,6 +32,7 @@ Points = tuple[tuple[int, int, int, int], ...]
 
 SMALLEST_LENGTH = 3e-3
 SMALLEST_UNIT = 0.02
+USUAL_TURN = 0.2
 
 
 class InputLayer(nn.Module):
@@ -36,6 +41,7 @@ class InputLayer(nn.Module):
     points: the points a node consists of; () for observations that are not points in the plane.
     num_state: coordinates of a state: the observation first, the previous action last.
     absolute: whether nodes know their places all the same.
+    invariant: whether the inputs are invariant.
     unit_mean, unit_std: of the observation, to measure lengths in physical units.
     """
 
@@ -62,8 +68,10 @@ class InputLayer(nn.Module):
         num_edge_attributes: int,
         points: Points,
         absolute: bool = False,
+        invariant: bool = False,
     ) -> None:
         super().__init__()
+        self.invariant = invariant
         self.points, self.num_state, self.num_observations = points, num_state, num_observations
         self.num_previous_actions = num_previous_actions
         self.num_node_attributes, self.num_edge_attributes = num_node_attributes, num_edge_attributes
@@ -82,6 +90,9 @@ class InputLayer(nn.Module):
             self.num_edge += 6
         if self.within_node:
             self.num_own += geometry * len(self.pairs) + len(coordinates)
+        if invariant:
+            self.num_own = 2 * len(self.pairs) + num_previous_actions + num_node_attributes
+            self.num_edge = 2 + num_edge_attributes
         kinds = num_relations if self.between_nodes else num_node_types
         lengths = 1 if self.between_nodes else len(self.pairs)
         for name, shape in (
@@ -112,7 +123,7 @@ class InputLayer(nn.Module):
         moving = torch.tensor(self.moving, device=self.unit_std.device)
         to_points = self._to_points()
 
-        def inputs(x: Tensor) -> tuple[Tensor, Tensor]:
+        def differences(x: Tensor) -> tuple[list[Tensor], list[Tensor]]:
             difference = topology.difference(x)
             edge = [(difference - difference_mean) / difference_std]
             own = [x.index_select(-1, moving)]
@@ -128,6 +139,10 @@ class InputLayer(nn.Module):
                 parting = w[..., second, :] - w[..., first, :]
                 own.append(_geometry(apart, parting, pair_units, actions))
                 own.append((centred.flatten(-2) - own_mean) / own_std)
+            return own, edge
+
+        def inputs(x: Tensor) -> tuple[Tensor, Tensor]:
+            own, edge = self._invariants(x, pair_units, topology) if self.invariant else differences(x)
             if n:
                 own.append(node_attributes.unsqueeze(1).expand(-1, x.shape[1], -1))
             if self.num_edge_attributes:
@@ -135,6 +150,23 @@ class InputLayer(nn.Module):
             return _join(own), _join(edge)
 
         return inputs
+
+    def _invariants(
+        self, x: Float[Tensor, "nodes batch state"], pair_units: list[Tensor], topology: Topology
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        q, w = self._points(x)
+        first, second = (list(side) for side in zip(*self.pairs, strict=True))
+        length, rate, _ = _length(q[..., second, :] - q[..., first, :], w[..., second, :] - w[..., first, :])
+        mean, std, rate_std = pair_units
+        own = [(length - mean) / std, rate / rate_std, x[..., self.num_state - self.num_previous_actions :]]
+        # A node lies in the direction from the first half of its points to the second.
+        half = len(self.points) // 2
+        across = q[..., half:, :].sum(-2) - q[..., :half, :].sum(-2)
+        lies = across / (across.square().sum(-1, keepdim=True) + 1e-8).sqrt()
+        mine, other = topology.received(lies), topology.sent(lies)
+        cosine = (mine * other).sum(-1)
+        sine = mine[..., 0] * other[..., 1] - mine[..., 1] * other[..., 0]
+        return own, [torch.stack([(cosine - 1) / USUAL_TURN, sine / USUAL_TURN], dim=-1)]
 
     def _to_points(self) -> Float[Tensor, "state _"]:
         """The linear map from differences of states to those of points [x, y, vx, vy], in physical units."""
@@ -162,6 +194,12 @@ class InputLayer(nn.Module):
             signals.append(a.unsqueeze(-1).expand_as(rate))
             directions.append(earlier)
         return torch.stack(signals, dim=-1), torch.stack(directions, dim=-2)
+
+    def directions(self, x: Float[Tensor, "*batch nodes state"]) -> Float[Tensor, "*batch nodes pairs 2"]:
+        """Of a node's own pairs."""
+        q, w = self._points(x)
+        first, second = (list(side) for side in zip(*self.pairs, strict=True))
+        return _length(q[..., second, :] - q[..., first, :], w[..., second, :] - w[..., first, :])[2]
 
     def resistance(self, x: Float[Tensor, "batch nodes state"]) -> Float[Tensor, "batch nodes pairs ends 2"]:
         """-s^2 L n at both ends of each of a node's pairs, while the previous action is below zero."""

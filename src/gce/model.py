@@ -29,7 +29,7 @@ from gce.implicit import ImplicitLayer
 from gce.inputs import InputLayer
 from gce.operators import Form, Operator, Shape, make_form
 from gce.potentials import make_potential
-from gce.regression import Regression, Sums
+from gce.regression import FieldRows, Regression, Sums
 from gce.topology import Topology
 
 
@@ -41,7 +41,7 @@ class Model(nn.Module):
     action_std: Tensor
     exogenous_std: Tensor
     held: Tensor
-    """Whether a target never moves at nodes of a type (a mass on a rail keeps its height)."""
+    """Whether a free coordinate never moves at nodes of a type (a mass on a rail keeps its height); phi always may."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -56,6 +56,7 @@ class Model(nn.Module):
             num_edge_attributes=c.num_edge_attributes,
             points=c.points,
             absolute=not c.selects,
+            invariant=c.implicit,
         )
         shape = EncoderShape(
             num_relations=c.num_relations,
@@ -68,24 +69,21 @@ class Model(nn.Module):
             conservative=c.conservative,
         )
         self.encoder = Encoder(layer, shape, c.bound)
-        if c.implicit:  # the operator starts as a small correction to the channels
-            with torch.no_grad():
-                for weights in (self.encoder.output.weight, self.encoder.linear_edge, self.encoder.linear_own):
-                    weights.mul_(0.1)
         self.implicit = ImplicitLayer(layer, c.num_node_types, c.dt, c.drag) if c.implicit else None
         self.potential = make_potential(c.potential, c.num_phi, c.potential_value, c.potential_learned)
         width = len(c.regressed_state) + c.num_phi
         self.form: Form = make_form(c.form, Shape(width, c.num_inputs, c.num_relations, c.num_node_types), c.own_block)
         positions = [p for p, _ in c.kinematics]
         self.free = [k for k in range(c.num_observations) if k not in positions and c.selects]
-        self.num_targets = len(self.free) + c.num_phi
+        self.num_effects = len(layer.pairs) if c.implicit else len(self.free)
+        self.num_targets = self.num_effects + c.num_phi
         sizes = (c.num_phi, c.num_observations, c.num_relations, c.num_node_types, c.node_width, c.edge_width)
         self.decoder = None if c.selects else Decoder(*sizes)
         self.register_buffer("observation_mean", torch.zeros(c.num_observations))
         self.register_buffer("observation_std", torch.ones(c.num_observations))
         self.register_buffer("action_std", torch.ones(c.num_actions))
         self.register_buffer("exogenous_std", torch.ones(c.num_exogenous))
-        self.register_buffer("held", torch.zeros(c.num_node_types, self.num_targets, dtype=torch.bool))
+        self.register_buffer("held", torch.zeros(c.num_node_types, len(self.free) + c.num_phi, dtype=torch.bool))
 
     def with_form(self, form: str) -> Model:
         """The same encoder and potential under another form of the operator."""
@@ -212,8 +210,8 @@ class Model(nn.Module):
         return torch.cat([(next_x - x)[..., self.free], next_psi[..., self.config.num_state :]], dim=-1)
 
     def num_needed(self, reproject: bool) -> int:
-        """How many of the first targets a rollout needs: the free coordinates, if features are taken anew from them."""
-        return len(self.free) if reproject and self.config.selects else self.num_targets
+        """How many of the first targets a rollout needs: those that move the state, if features are taken anew."""
+        return self.num_effects if reproject and self.config.selects else self.num_targets
 
     def next_state(
         self,
@@ -252,22 +250,47 @@ class Model(nn.Module):
 
     # ---- operators ----
 
-    def channels(
-        self, x: Float[Tensor, "*batch nodes c"], topology: Topology
-    ) -> Float[Tensor, "*batch nodes free k"] | None:
-        """The vector channels of each free coordinate, where the model has them."""
-        if self.implicit is None:
+    def channels(self, x: Float[Tensor, "*batch nodes c"], topology: Topology) -> Channels | None:
+        """The vector channels of the free coordinates, where the model has them."""
+        layer = self.implicit
+        if layer is None:
             return None
-        return self.implicit(x, topology, self._held_points(topology))[..., self._speed_order, :]
+        held, speeds = self._held_points(topology), self._speeds
+        Z = layer(x, topology, held)[..., self._speed_order, :]
+        return Channels(Z, lambda changes: layer.behind(changes[..., speeds, :], x, topology, held))
 
     def channelled(
         self, operators: Sequence[Operator], x: Float[Tensor, "*batch nodes c"], topology: Topology
-    ) -> Float[Tensor, "*batch nodes free"] | None:
+    ) -> Float[Tensor, "*batch nodes free"]:
         """What the channels do to the free coordinates, each graph's with its operator's coefficients."""
-        if self.implicit is None:
-            return None
+        assert self.implicit is not None
         coefficients = torch.stack([o.channels for o in operators if o.channels is not None])
         return self.implicit.combined(x, topology, self._held_points(topology), coefficients)[..., self._speed_order]
+
+    def pushed(
+        self, pushes: Float[Tensor, "*batch nodes pairs"], x: Float[Tensor, "*batch nodes c"], topology: Topology
+    ) -> Float[Tensor, "*batch nodes free"]:
+        """What pushes along pairs do to the free coordinates."""
+        assert self.implicit is not None
+        return self.implicit.pushed(pushes, x, topology, self._held_points(topology))[..., self._speed_order]
+
+    def effects(
+        self,
+        operators: Sequence[Operator],
+        x: Float[Tensor, "*batch nodes c"],
+        next_x: Float[Tensor, "*batch nodes c"],
+        topology: Topology,
+    ) -> Float[Tensor, "*batch nodes e"]:
+        """What operators should have said: increments of the free coordinates, or pushes behind what channels leave."""
+        moved = (next_x - x)[..., self.free]
+        if self.implicit is None:
+            return moved
+        left = (moved - self.channelled(operators, x, topology)) * self._moving(topology)
+        held = self._held_points(topology)
+        return self.implicit.behind(left[..., self._speeds].unsqueeze(-1), x, topology, held).squeeze(-1)
+
+    def _moving(self, topology: Topology) -> Float[Tensor, "nodes free"]:
+        return (~self.held[topology.node_type][:, : len(self.free)]).to(self.observation_std.dtype)
 
     @property
     def _speeds(self) -> list[int]:
@@ -282,19 +305,31 @@ class Model(nn.Module):
         return self.held[topology.node_type][:, self._speeds].reshape(topology.num_nodes, -1, 2).all(-1)
 
     def regression(self, num_targets: int) -> Regression:
-        """Of the first targets."""
-        return Regression(self.form, self.held[:, :num_targets], len(self.free), self.config.node_constants)
+        """Of the first targets; pushes along pairs are not held."""
+        held = self.held if self.implicit is None else self.held.new_zeros(len(self.held), self.num_targets)
+        return Regression(self.form, held[:, :num_targets], self.config.node_constants)
 
     def sums(
         self,
         X: Float[Tensor, "*batch nodes D"],
         Y: Float[Tensor, "*batch nodes m"],
         topology: Topology,
-        Z: Float[Tensor, "*batch nodes free k"] | None = None,
+        channels: Channels | None = None,
     ) -> list[Sums]:
         """What the rows of each graph contribute to its operator. Y may hold the first targets only."""
-        Z = None if Z is None else Z.movedim(-3, 0).flatten(1, -3)
-        return self.regression(Y.shape[-1]).sums(nodes_first(X), nodes_first(Y), topology, Z)
+        Y, fields = self._beside(Y, topology, channels)
+        return self.regression(Y.shape[-1]).sums(nodes_first(X), nodes_first(Y), topology, fields)
+
+    def _beside(self, Y: Tensor, topology: Topology, channels: Channels | None) -> tuple[Tensor, FieldRows | None]:
+        """Targets of the operator beside channels, with pushes in the place of increments, and rows of the channels."""
+        if channels is None:
+            return Y, None
+        free, moving = len(self.free), self._moving(topology).to(Y.dtype).unsqueeze(-1)
+        y, Z = Y[..., :free].unsqueeze(-1) * moving, channels.fields * moving
+        pushes = channels.behind(torch.cat([y, Z], dim=-1))
+        rows = (part.movedim(-3, 0).flatten(1, -3) for part in (y, Z, pushes[..., 1:]))
+        fields = FieldRows(next(rows).squeeze(-1), *rows)
+        return torch.cat([pushes[..., 0], Y[..., free:]], dim=-1), fields
 
     def fit(self, sums: Sums, topology: Topology, ridge: float | None = None, joint: bool = True) -> Operator:
         """The operator of one system, in closed form."""
@@ -305,20 +340,16 @@ class Model(nn.Module):
         self,
         X: Float[Tensor, "systems *batch nodes D"],
         Y: Float[Tensor, "systems *batch nodes m"],
+        states: Float[Tensor, "systems *batch nodes c"],
         topology: Topology,
-        Z: Float[Tensor, "systems *batch nodes free k"] | None = None,
     ) -> list[Operator]:
         """The operators of systems that share a topology (and of each of its graphs), from their rows."""
-        regression = self.regression(Y.shape[-1])
-        parts = zip(X, Y, [None] * len(X) if Z is None else Z, strict=True)
         sums = [
             s
-            for x, y, z in parts
-            for s in regression.sums(
-                nodes_first(x), nodes_first(y), topology, None if z is None else z.movedim(-3, 0).flatten(1, -3)
-            )
+            for x, y, here in zip(X, Y, states, strict=True)
+            for s in self.sums(x, y, topology, self.channels(here, topology))
         ]
-        return regression.fit_all(sums, topology, self.config.ridge)
+        return self.regression(sums[0].moments.cross.shape[-1]).fit_all(sums, topology, self.config.ridge)
 
     def stepper(self, operators: Sequence[Operator], topology: Topology, reproject: bool | None = None) -> Stepper:
         """One step under an operator for each graph of the union, for `rollout`.
@@ -332,6 +363,14 @@ class Model(nn.Module):
 def nodes_first(values: Float[Tensor, "*batch nodes d"]) -> Float[Tensor, "nodes rows d"]:
     """The batch as one axis, after the nodes; of one if there is none."""
     return values.movedim(-2, 0).reshape(values.shape[-2], values.shape[:-2].numel(), values.shape[-1])
+
+
+@dataclass(frozen=True, eq=False)
+class Channels:
+    """Vector channels Z along some states, and the pushes along pairs behind any changes of the free coordinates."""
+
+    fields: Float[Tensor, "*batch nodes free k"]
+    behind: Callable[[Tensor], Tensor]
 
 
 WayBack = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -418,8 +457,7 @@ class Stepper:
         C = self._by_group(num_targets).to(model.observation_std.dtype)
         states = model.form.num_state_regressors(topology)
         self.from_state, self.from_inputs = C[:, :states], C[:, states:]
-        held = model.held[topology.node_type][:, :num_targets].unsqueeze(1)
-        self.moving = (~held).to(C.dtype) if bool(held.any()) else None
+        self.moving = model._moving(topology).to(C.dtype).unsqueeze(1) if bool(model.held.any()) else None
         found = [o.constants[:, :num_targets].to(C.dtype) for o in operators if o.constants is not None]
         self.constants = torch.cat(found).unsqueeze(1) if found and self.by_nodes else None
         if found and not self.by_nodes:
@@ -445,20 +483,29 @@ class Stepper:
             push = push + (own if going is None else own * going)
         return Drive(inputs, acting, push, going)
 
+    def targets(
+        self, x: Float[Tensor, "nodes rows c"], phi: Float[Tensor, "nodes rows p"], drive: Drive
+    ) -> Float[Tensor, "nodes rows m"]:
+        """What the operators say."""
+        y = self._apply(self.regressors(x, phi, drive.acting), self.from_state)
+        return drive.push + (y if drive.going is None else y * drive.going)
+
     def move(
         self, x: Float[Tensor, "nodes rows c"], phi: Float[Tensor, "nodes rows p"], drive: Drive
     ) -> tuple[Float[Tensor, "nodes rows c"], Float[Tensor, "nodes rows p"]]:
         """(next state, next phi)."""
-        model, free = self.model, len(self.model.free)
-        y = self._apply(self.regressors(x, phi, drive.acting), self.from_state)
-        y = drive.push + (y if drive.going is None else y * drive.going)
-        pushed = model.channelled(self.operators, x.movedim(0, -2), self.topology)
-        if pushed is not None:
-            y = torch.cat([y[..., :free] + pushed.movedim(-2, 0), y[..., free:]], dim=-1)
+        model, effects = self.model, self.model.num_effects
+        y = self.targets(x, phi, drive)
+        following_phi = y[..., effects:]
+        if model.implicit is not None:
+            rows = x.movedim(0, -2)
+            moved = model.channelled(self.operators, rows, self.topology)
+            y = (moved + model.pushed(y[..., :effects].movedim(0, -2), rows, self.topology)).movedim(-2, 0)
         if self.moving is not None:
-            y = y * self.moving
+            free = self.moving.shape[-1]
+            y = torch.cat([y[..., :free] * self.moving, y[..., free:]], dim=-1)
         following = self.way_back(x, y, drive.inputs)
-        return following, y[..., free:] if self.encode is None else self.encode(following)
+        return following, following_phi if self.encode is None else self.encode(following)
 
     def _apply(self, X: Float[Tensor, "nodes rows D"], C: Float[Tensor, "groups D m"]) -> Float[Tensor, "nodes rows m"]:
         """C' x of every row under its group's operator."""

@@ -14,8 +14,8 @@ from gce.trajectory import Dataset
 # What validation systems of each world preferred.
 PRESETS: dict[str, dict[str, Any]] = {
     "rope": {"conservative": True},
-    "soft": {"implicit": True, "ridge": 1.0},
-    "swim": {"implicit": True, "drag": True, "ridge": 1.0},
+    "soft": {"implicit": True, "linear_features": 0, "ridge": 1e-2},
+    "swim": {"implicit": True, "drag": True, "linear_features": 0, "ridge": 1e-2},
     "grid": {"node_constants": 30.0},
 }
 
@@ -23,7 +23,10 @@ PRESETS: dict[str, dict[str, Any]] = {
 DECODED = {"conservative": False, "implicit": False, "drag": False, "reproject": False}
 
 # How the models that come with the package were trained, where not as `training_for` says of any world.
+SINGLE_STEPS = {"iterations": 1000, "horizon": 32, "fit_steps": 24, "free_running": False}
 TRAINING: dict[str, dict[str, Any]] = {
+    "soft": SINGLE_STEPS,
+    "swim": SINGLE_STEPS,
     "grid": {"iterations": 300, "horizon": 16, "systems": 2, "fit_episodes": 3, "fit_steps": 8, "rollouts": 2},
 }
 

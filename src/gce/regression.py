@@ -1,8 +1,8 @@
 """The regression that an operator comes from: sums over episodes, and the fit in closed form.
 
 Targets that are held at nodes of some types (a mass on a rail keeps its height) have sums of their own, without these
-nodes' rows. Vector channels Z, where a model has them, are fitted first, one coefficient each; the form's regressors
-X explain what they leave.
+nodes' rows. Vector channels Z, where a model has them, are fitted first, one coefficient each; what they leave is
+explained by the form's regressors X as pushes along pairs.
 
 Nodes may have constants b_i of their own beside what all share, y = C'x + b_i, with kappa |b_i|^2 added to the sum of
 squares: what is unknown of a node but does not change (Wooldridge 2010, chapter 10). Minimised over b_i, each node
@@ -28,27 +28,37 @@ CHANNEL_RIDGE = 1e-6
 
 @dataclass(frozen=True)
 class FieldSums:
-    """Sums over rows of vector channels Z for each free coordinate: Z'Z, Z'y, and X'Z with the form's regressors."""
+    """Sums over rows of vector channels Z for each free coordinate y: Z'Z, Z'y, y'y; and X'P, where P are the pushes
+    along pairs that are behind the channels."""
 
     gram: Float[Tensor, "free k k"]
     cross: Float[Tensor, "free k"]
-    mixed: Float[Tensor, "*nodes D free k"]
+    square: Float[Tensor, " free"]
+    mixed: Float[Tensor, "*nodes D pairs k"]
 
     def __add__(self, other: FieldSums) -> FieldSums:
-        return FieldSums(self.gram + other.gram, self.cross + other.cross, self.mixed + other.mixed)
+        return FieldSums(
+            self.gram + other.gram, self.cross + other.cross, self.square + other.square, self.mixed + other.mixed
+        )
 
     def __sub__(self, other: FieldSums) -> FieldSums:
-        return FieldSums(self.gram - other.gram, self.cross - other.cross, self.mixed - other.mixed)
+        return FieldSums(
+            self.gram - other.gram, self.cross - other.cross, self.square - other.square, self.mixed - other.mixed
+        )
 
-    def left(self, square: Float[Tensor, "*sets m m"], channels: Float[Tensor, " k"]) -> Float[Tensor, "*sets m m"]:
-        """Y'Y of what the channels leave of the free coordinates; how these vary together is not followed."""
-        free = len(self.gram)
+    def left(self, channels: Float[Tensor, " k"]) -> Float[Tensor, " free"]:
+        """The sums of squares that the channels leave of the free coordinates."""
         kept = torch.einsum("k,fkl,l->f", channels, self.gram, channels) - 2 * self.cross @ channels
-        square = square.clone()
-        alone = torch.diagonal(square, dim1=-2, dim2=-1)[..., :free] + kept
-        square[..., :free, :] = square[..., :, :free] = 0
-        square[..., range(free), range(free)] = alone
-        return square
+        return self.square + kept
+
+
+@dataclass(frozen=True)
+class FieldRows:
+    """Increments y of the free coordinates, the channels Z that explain them, and the pushes P behind the channels."""
+
+    increments: Float[Tensor, "nodes batch free"]
+    channels: Float[Tensor, "nodes batch free k"]
+    pushes: Float[Tensor, "nodes batch pairs k"]
 
 
 @dataclass(frozen=True)
@@ -93,7 +103,7 @@ class Sums:
 
 @dataclass(frozen=True, eq=False)
 class Regression:
-    """Sums and fits for targets, the free coordinates first.
+    """Sums and fits for targets, those that move the state first.
 
     held: whether a target never moves at nodes of a type. node_constants: kappa of constants of single nodes, where
         there are any.
@@ -101,7 +111,6 @@ class Regression:
 
     form: Form
     held: Bool[Tensor, "types m"]
-    num_free: int
     node_constants: float = 0.0
 
     def sums(
@@ -109,23 +118,18 @@ class Regression:
         X: Float[Tensor, "nodes batch D"],
         Y: Float[Tensor, "nodes batch m"],
         topology: Topology,
-        Z: Float[Tensor, "nodes batch free k"] | None = None,
+        fields: FieldRows | None = None,
     ) -> list[Sums]:
         """The sums of each graph."""
         graphs = self._graphs(X, Y, topology)
         moments = [self._moments(*graph) for graph in graphs]
-        if Z is None and self.node_constants and self.form.shared:  # otherwise nodes have all of their own
+        if fields is None and self.node_constants and self.form.shared:  # otherwise nodes have all of their own
             nodes = [NodeSums(x.sum(1), y.sum(1), node_type) for x, y, node_type in graphs]
             return [Sums(m, None, of_graph) for m, of_graph in zip(moments, nodes, strict=True)]
-        if Z is None:
+        if fields is None:
             return [Sums(m) for m in moments]
-        moving = (~self.held[topology.node_type][:, : self.num_free]).to(X.dtype).unsqueeze(1)
-        parts = zip(
-            X.split(topology.splits),
-            (Y[..., : self.num_free] * moving).split(topology.splits),
-            (Z * moving.unsqueeze(-1)).split(topology.splits),
-            strict=True,
-        )
+        rows = (X, fields.increments, fields.channels, fields.pushes)
+        parts = zip(*(row.split(topology.splits) for row in rows), strict=True)
         return [Sums(m, self._fields(*part)) for m, part in zip(moments, parts, strict=True)]
 
     def _graphs(self, X: Tensor, Y: Tensor, topology: Topology) -> list[tuple[Tensor, Tensor, Tensor]]:
@@ -155,15 +159,14 @@ class Regression:
         )
         return Moments(gram, cross, square, rows)
 
-    def _fields(self, X: Tensor, Y: Tensor, Z: Tensor) -> FieldSums:
-        x, y, z = X.double(), Y.double(), Z.double()
+    def _fields(self, X: Tensor, Y: Tensor, Z: Tensor, P: Tensor) -> FieldSums:
+        x, y, z, p = X.double(), Y.double(), Z.double(), P.double()
         if self.form.shared:
-            x, y, z = (part.flatten(0, 1).unsqueeze(0) for part in (x, y, z))
-        mixed = (x.mT @ z.flatten(2)).unflatten(2, z.shape[2:])
-        by_coordinate = z.flatten(0, 1).transpose(0, 1)
-        cross = (by_coordinate.mT @ y.flatten(0, 1).T.unsqueeze(-1)).squeeze(-1)
-        gram = by_coordinate.mT @ by_coordinate
-        return FieldSums(gram, cross, mixed[0] if self.form.shared else mixed)
+            x, p = x.flatten(0, 1).unsqueeze(0), p.flatten(0, 1).unsqueeze(0)
+        mixed = (x.mT @ p.flatten(2)).unflatten(2, p.shape[2:])
+        y, z = y.flatten(0, 1).T.unsqueeze(-1), z.flatten(0, 1).transpose(0, 1)  # coordinates first
+        cross = (z.mT @ y).squeeze(-1)
+        return FieldSums(z.mT @ z, cross, y.square().sum((1, 2)), mixed[0] if self.form.shared else mixed)
 
     @cached_property
     def _types(self) -> tuple[Bool[Tensor, "kinds patterns"], Int[Tensor, " types"]]:
@@ -205,8 +208,9 @@ class Regression:
         moving = moving if self.form.shared else torch.ones_like(moving)
         operators = []
         for k, (of_system, found, share) in enumerate(zip(sums, channels, shares, strict=True)):
-            alone = 0 if found is None else self.num_free  # how what channels leave varies together is not followed
-            residual = residual_by_target(solution.residual[k], which, moving, alone)
+            residual = residual_by_target(solution.residual[k], which, moving)
+            if of_system.fields is not None and found is not None:
+                residual = _with_channels(residual, of_system.fields, found, moments[k].rows)
             C = solution.coefficients[k][which, ..., torch.arange(len(which))].movedim(0, -1)
             constants = None
             if share is not None and of_system.nodes is not None:
@@ -221,10 +225,9 @@ class Regression:
         if sums.fields is None:
             return moments, None
         channels = _fit_channels(sums.fields, moments.rows)
-        beyond = moments.cross.shape[-1] - self.num_free
+        beyond = moments.cross.shape[-1] - sums.fields.mixed.shape[-2]
         explained = torch.nn.functional.pad(sums.fields.mixed @ channels, (0, beyond))
-        square = sums.fields.left(moments.square, channels)
-        return replace(moments, cross=moments.cross - explained, square=square), channels
+        return replace(moments, cross=moments.cross - explained), channels
 
     def _share(self, sums: Sums) -> Float[Tensor, "sets nodes"] | None:
         """1 / (k + kappa) of each node where the targets of a set move, where nodes have constants of their own."""
@@ -232,6 +235,19 @@ class Regression:
             return None
         moving = (~self.patterns[0][:, sums.nodes.node_type]).double()
         return moving / (sums.moments.rows / len(sums.nodes.X) + self.node_constants)
+
+
+def _with_channels(
+    residual: Float[Tensor, "*nodes m m"], fields: FieldSums, channels: Float[Tensor, " k"], rows: int
+) -> Float[Tensor, "r r"]:
+    """The residual with the free coordinates in the place of pushes.
+
+    Of what the channels leave, the operator's share and how it varies together are not followed.
+    """
+    pairs = fields.mixed.shape[-2]
+    features = residual[..., pairs:, pairs:]
+    features = features if features.ndim == 2 else features.mean(0)
+    return torch.block_diag(torch.diag(fields.left(channels) / rows), features)
 
 
 def _fit_channels(fields: FieldSums, rows: int) -> Float[Tensor, " k"]:

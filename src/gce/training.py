@@ -26,7 +26,8 @@ from gce.adaptation import model_inputs
 from gce.config import ModelConfig
 from gce.errors import InputError
 from gce.metrics import nrmse
-from gce.model import Model
+from gce.model import Model, nodes_first
+from gce.operators import Operator
 from gce.rollout import rollout
 from gce.system import adapt
 from gce.topology import Topology
@@ -42,6 +43,9 @@ class TrainingConfig:
 
     horizons: steps rolled out, growing; each for an equal share of the iterations.
     systems, fit_episodes, fit_steps: what operators are fitted on; rollouts: windows a system to predict.
+    free_running: whether windows are rolled out from their first state; otherwise every step is predicted from the true
+        state before it, and judged by the effects that its operator should have had. Where what is left to learn is
+        small beside noise that grows with time, single steps teach more.
     fresh_share: of chunks and windows that open an episode. noise: largest observation noise added to some batches.
     patience: stop after so many validations without progress; 0 never.
     """
@@ -55,6 +59,7 @@ class TrainingConfig:
     fit_steps: int = 12
     rollouts: int = 4
     horizons: tuple[int, ...] = (4, 16, 16, 16, 32, 32, 32, 48)
+    free_running: bool = True
     fresh_share: float = 0.2
     noise: float = 0.1
     noise_share: float = 0.3
@@ -211,6 +216,7 @@ def draw_batch(systems: Sequence[SystemData], config: TrainingConfig, horizon: i
 def loss_of(model: Model, batch: Batch, config: TrainingConfig, generator: torch.Generator) -> Tensor:
     """The prediction error of the windows, root mean square over nodes and coordinates, mean over steps and windows.
 
+    Without `free_running`, the share of their effects that single steps leave unexplained.
     Where a decoder finds the observation, what it loses of those fitted on is added.
     """
     topology, d = batch.topology, model.config.num_observations
@@ -221,7 +227,7 @@ def loss_of(model: Model, batch: Batch, config: TrainingConfig, generator: torch
         fit_states = fit_states + 0.3 * level * _observation_noise(fit_states, d, generator)
         start = start + level * _observation_noise(start, d, generator)
     here, there = fit_states[:, :, :-1], fit_states[:, :, 1:]
-    if model.num_needed(model.config.reproject) == len(model.free):  # the next features need not be known
+    if model.num_needed(model.config.reproject) == model.num_effects:  # the next features need not be known
         psi = model.features(here, topology)
         Y = (there - here)[..., model.free]
     else:
@@ -229,8 +235,9 @@ def loss_of(model: Model, batch: Batch, config: TrainingConfig, generator: torch
         psi = along[:, :, :-1]
         Y = model.targets(here, there, along[:, :, 1:])
     X = model.regressors(psi, batch.fit_inputs, topology, batch.fit_fresh)
-    Z = model.channels(here, topology)
-    operators = model.fit_all(X, Y, topology, Z)
+    operators = model.fit_all(X, Y, here, topology)
+    if not config.free_running:
+        return _unexplained(model, operators, batch)
     predicted = rollout(model.stepper(operators, topology), model.features(start, topology), batch.inputs, batch.fresh)
     wrong = (predicted - batch.states[:, :, 1:])[..., :d].square().clamp(max=1e4)
     forward = _root_mean_square(wrong, topology)
@@ -238,6 +245,18 @@ def loss_of(model: Model, batch: Batch, config: TrainingConfig, generator: torch
         return forward
     lost = (model.decoded(psi, topology) - batch.fit_states[:, :, :-1, :, :d]).square()
     return forward + _root_mean_square(lost, topology)
+
+
+def _unexplained(model: Model, operators: Sequence[Operator], batch: Batch) -> Tensor:
+    """The share of true effects, squared, that operators leave unexplained at single steps; mean over graphs."""
+    topology, c = batch.topology, model.config.num_state
+    here, there = batch.states[:, :, :-1], batch.states[:, :, 1:]
+    step, rows = model.stepper(operators, topology), nodes_first(model.features(here, topology))
+    found = step.targets(rows[..., :c], rows[..., c:], step.drive(batch.inputs, batch.fresh))[..., : model.num_effects]
+    with torch.no_grad():
+        true = nodes_first(model.effects(operators, here, there, topology))
+    parts = zip((found - true).split(topology.splits), true.split(topology.splits), strict=True)
+    return torch.stack([wrong.square().sum() / effect.square().sum() for wrong, effect in parts]).mean()
 
 
 def _root_mean_square(squares: Float[Tensor, "*batch nodes d"], topology: Topology) -> Tensor:

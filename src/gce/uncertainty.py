@@ -124,7 +124,7 @@ def target_errors(
 ) -> tuple[Float[Tensor, "s e"], Float[Tensor, "e e"]]:
     """(G, Sigma) of all nodes together: how errors of targets enter states (or features), and their covariance."""
     nodes, free, c = topology.num_nodes, len(model.free), model.config
-    count = free if reproject else model.num_targets
+    count = free if reproject else free + c.num_phi
     held = model.held[topology.node_type][:, :count]
     way_back = model.way_back(topology)
     still = torch.zeros(nodes, 1, c.num_state, dtype=model.dtype, device=model.device)

@@ -107,13 +107,13 @@ class Operator:
     coefficients: C, [regressors, targets], with a first axis of nodes where nodes have their own.
     channels: coefficients of the model's vector channels, where it has them.
     constants: of single nodes, beside what all share, where the model has them.
-    residual: covariance of what one step leaves unexplained; system: the matrices that were inverted, one for each set
-        of targets with rows of its own; rows: samples used.
+    residual: covariance of what one step leaves unexplained, of the free coordinates first; system: the matrices that
+        were inverted, one for each set of targets with rows of its own; rows: samples used.
     """
 
     form: Form
     coefficients: Float[Tensor, "*nodes D m"]
-    residual: Float[Tensor, "*nodes m m"]
+    residual: Float[Tensor, "*sets r r"]
     system: Float[Tensor, "sets *nodes D D"]
     ridge: float
     rows: int
@@ -136,13 +136,12 @@ def residual_by_target(
     residuals: Float[Tensor, "sets *nodes m m"],
     which: Int[Tensor, " m"],
     shares: Float[Tensor, " sets"],
-    alone: int = 0,
 ) -> Float[Tensor, "*nodes m m"]:
     """One covariance from regressions on different rows.
 
     Target i belongs to set which[i]: its variance is that of the rows of its set, a share of all rows that the mean was
     taken over. How targets vary together is taken from the smallest set, whose rows count for all targets where sets
-    are nested; the first `alone` targets are taken as uncorrelated with all others. The result is semi-definite.
+    are nested. The result is semi-definite.
     """
     tiny = torch.finfo(residuals.dtype).tiny
     variances = torch.diagonal(residuals, dim1=-2, dim2=-1).clamp_min(0)
@@ -151,7 +150,6 @@ def residual_by_target(
     smallest = torch.where(shares > 0, shares, torch.inf).argmin()
     deviation = variances[smallest].sqrt()
     scale = torch.where(deviation > 0, own.sqrt() / deviation.clamp_min(tiny), 0.0)
-    scale[..., :alone] = 0
     together = residuals[smallest] * scale.unsqueeze(-1) * scale.unsqueeze(-2)
     return together + torch.diag_embed(own - torch.diagonal(together, dim1=-2, dim2=-1))
 
