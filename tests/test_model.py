@@ -179,3 +179,30 @@ def test_sizes_follow_from_the_configuration():
     config = ModelConfig(3, 2, 1, 1, history=2, previous_action=True, num_exogenous=4, features=5, linear_features=6)
     assert (config.num_state, config.num_phi, config.num_inputs) == (8, 11, 6)
     assert config.regressed_state == list(range(8))
+
+
+@pytest.mark.parametrize(
+    ("world", "form", "constants"),
+    [("rope", "hom_mean", 0.0), ("rope", "dense", 0.0), ("soft", "hom_mean", 0.0), ("grid", "hom_mean", 3.0)],
+)
+def test_systems_fitted_at_once_are_as_alone(world, form, constants):
+    """On one topology: here two halves of a system's episodes stand for two systems."""
+    model = untrained(world, form=form, node_constants=constants)
+    system = system_data(model, world, 0)
+    topology, half = system.topology, len(system) // 2
+    with torch.no_grad():
+        psi = model.features(system.states, topology)
+        X = model.regressors(psi[:, :-1], system.inputs, topology, fresh_of(system, system.steps))
+        Y = model.targets(system.states[:, :-1], system.states[:, 1:], psi[:, 1:])
+        rows = (X, Y, system.states[:, :-1])
+        parts = [[row[:half] for row in rows], [row[half : 2 * half] for row in rows]]
+        together = model.fit_all(*(torch.stack(part) for part in zip(*parts, strict=True)), topology)
+        alone = [model.fit(model.sums(x, y, topology, model.channels(s, topology))[0], topology) for x, y, s in parts]
+    for one, other in zip(together, alone, strict=True):
+        assert one.rows == other.rows
+        for name in ("coefficients", "residual", "system", "condition"):
+            assert close(getattr(one, name), getattr(other, name), 1e-7)
+        assert (one.constants is None) == (constants == 0.0)
+        assert one.constants is None or close(one.constants, other.constants, 1e-7)
+        assert one.channels is None or close(one.channels, other.channels, 1e-6)
+    assert not close(together[0].coefficients, together[1].coefficients, 1e-2)

@@ -344,12 +344,10 @@ class Model(nn.Module):
         topology: Topology,
     ) -> list[Operator]:
         """The operators of systems that share a topology (and of each of its graphs), from their rows."""
-        sums = [
-            s
-            for x, y, here in zip(X, Y, states, strict=True)
-            for s in self.sums(x, y, topology, self.channels(here, topology))
-        ]
-        return self.regression(sums[0].moments.cross.shape[-1]).fit_all(sums, topology, self.config.ridge)
+        Y, fields = self._beside(Y, topology, self.channels(states, topology))
+        regression = self.regression(Y.shape[-1])
+        sums = regression.sums(nodes_first(X), nodes_first(Y), topology, fields, len(X))
+        return regression.fit_all(sums, topology, self.config.ridge)
 
     def stepper(self, operators: Sequence[Operator], topology: Topology, reproject: bool | None = None) -> Stepper:
         """One step under an operator for each graph of the union, for `rollout`.

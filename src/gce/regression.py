@@ -119,45 +119,54 @@ class Regression:
         Y: Float[Tensor, "nodes batch m"],
         topology: Topology,
         fields: FieldRows | None = None,
+        systems: int = 1,
     ) -> list[Sums]:
-        """The sums of each graph."""
-        graphs = self._graphs(X, Y, topology)
-        moments = [self._moments(*graph) for graph in graphs]
+        """The sums of each graph; of each of the `systems` that the batch consists of, one after another."""
+        X, Y = X.double(), Y.double()
+        by_graph = zip(X.split(topology.splits), Y.split(topology.splits), strict=True)
+        types = topology.node_type.split(topology.splits)
+        graphs = [
+            (x.unflatten(1, (systems, -1)).transpose(0, 1), y.unflatten(1, (systems, -1)).transpose(0, 1), node_type)
+            for (x, y), node_type in zip(by_graph, types, strict=True)
+        ]
+        moments = [m for graph in graphs for m in self._moments(*graph)]
         if fields is None and self.node_constants and self.form.shared:  # otherwise nodes have all of their own
-            nodes = [NodeSums(x.sum(1), y.sum(1), node_type) for x, y, node_type in graphs]
+            nodes = [NodeSums(x, y, t) for X, Y, t in graphs for x, y in zip(X.sum(2), Y.sum(2), strict=True)]
             return [Sums(m, None, of_graph) for m, of_graph in zip(moments, nodes, strict=True)]
         if fields is None:
             return [Sums(m) for m in moments]
         rows = (X, fields.increments, fields.channels, fields.pushes)
-        parts = zip(*(row.split(topology.splits) for row in rows), strict=True)
-        return [Sums(m, self._fields(*part)) for m, part in zip(moments, parts, strict=True)]
+        found = [
+            self._fields(*part)
+            for of_graph in zip(*(row.split(topology.splits) for row in rows), strict=True)
+            for part in zip(*(row.chunk(systems, dim=1) for row in of_graph), strict=True)
+        ]
+        return [Sums(m, of_graph) for m, of_graph in zip(moments, found, strict=True)]
 
-    def _graphs(self, X: Tensor, Y: Tensor, topology: Topology) -> list[tuple[Tensor, Tensor, Tensor]]:
-        """(X, Y, node types) of each graph, in double precision."""
-        X, Y = X.double(), Y.double()
-        parts = (X.split(topology.splits), Y.split(topology.splits), topology.node_type.split(topology.splits))
-        return list(zip(*parts, strict=True))
-
-    def _moments(self, X: Tensor, Y: Tensor, node_type: Int[Tensor, " nodes"]) -> Moments:
-        """The sums for each pattern of held targets, one after another."""
+    def _moments(
+        self,
+        X: Float[Tensor, "systems nodes batch D"],
+        Y: Float[Tensor, "systems nodes batch m"],
+        node_type: Int[Tensor, " nodes"],
+    ) -> list[Moments]:
+        """The sums of each system, for each pattern of held targets one after another."""
         patterns = self.patterns[0]
-        rows = X.shape[1] * (len(X) if self.form.shared else 1)
-        if not self.form.shared:
+        rows = X.shape[2] * (X.shape[1] if self.form.shared else 1)
+        if self.form.shared:
+            # Nodes of types that hold the same targets add up once; a pattern then takes those that move.
+            types, which = self._types
+            chosen = [(which[node_type] == k).nonzero().squeeze(1) for k in range(len(types))]
+            found = [Moments.of(X[:, mine].flatten(1, 2), Y[:, mine].flatten(1, 2)) for mine in chosen]
+            keep = (~types.T).to(X.dtype)
+            sums = [
+                torch.tensordot(keep, torch.stack([getattr(m, name) for m in found]), 1).transpose(0, 1)
+                for name in ("gram", "cross", "square")
+            ]
+        else:
             keep = (~patterns[:, node_type]).to(X.dtype)[..., None, None]
             each = Moments.of(X, Y)
-            return Moments(keep * each.gram, keep * each.cross, keep * each.square, rows)
-        # Nodes of types that hold the same targets add up once; a pattern then takes those that move.
-        types, which = self._types
-        found = []
-        for k in range(len(types)):
-            mine = (which[node_type] == k).nonzero().squeeze(1)
-            found.append(Moments.of(X[mine].flatten(0, 1), Y[mine].flatten(0, 1)))
-        keep = (~types.T).to(X.dtype)
-        gram, cross, square = (
-            torch.tensordot(keep, torch.stack([getattr(m, name) for m in found]), 1)
-            for name in ("gram", "cross", "square")
-        )
-        return Moments(gram, cross, square, rows)
+            sums = [keep * value.unsqueeze(1) for value in (each.gram, each.cross, each.square)]
+        return [Moments(gram, cross, square, rows) for gram, cross, square in zip(*sums, strict=True)]
 
     def _fields(self, X: Tensor, Y: Tensor, Z: Tensor, P: Tensor) -> FieldSums:
         x, y, z, p = X.double(), Y.double(), Z.double(), P.double()
@@ -206,16 +215,16 @@ class Regression:
         patterns, which = self.patterns
         moving = (~patterns[:, topology.node_type]).double().mean(-1)
         moving = moving if self.form.shared else torch.ones_like(moving)
+        residuals = residual_by_target(solution.residual.transpose(0, 1), which, moving)
+        coefficients = solution.coefficients[:, which, ..., torch.arange(len(which))].movedim(0, -1)
         operators = []
         for k, (of_system, found, share) in enumerate(zip(sums, channels, shares, strict=True)):
-            residual = residual_by_target(solution.residual[k], which, moving)
+            C, residual, rows = coefficients[k], residuals[k], moments[k].rows
             if of_system.fields is not None and found is not None:
-                residual = _with_channels(residual, of_system.fields, found, moments[k].rows)
-            C = solution.coefficients[k][which, ..., torch.arange(len(which))].movedim(0, -1)
+                residual = _with_channels(residual, of_system.fields, found, rows)
             constants = None
             if share is not None and of_system.nodes is not None:
                 constants = share[which].T * (of_system.nodes.Y - of_system.nodes.X @ C)
-            rows = moments[k].rows
             operators.append(Operator(self.form, C, residual, solution.system[k], ridge, rows, found, constants))
         return operators
 
