@@ -23,7 +23,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 DECODED = {"conservative": False, "implicit": False, "drag": False, "reproject": False}
 
 # How the models that come with the package were trained, where not as `training_for` says of any world.
-SINGLE_STEPS = {"iterations": 1000, "horizon": 32, "fit_steps": 24, "free_running": False}
+SINGLE_STEPS = {"iterations": 600, "horizon": 32, "fit_steps": 20, "free_running": False}
 TRAINING: dict[str, dict[str, Any]] = {
     "soft": SINGLE_STEPS,
     "swim": SINGLE_STEPS,
