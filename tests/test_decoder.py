@@ -4,13 +4,15 @@ import numpy as np
 import pytest
 import torch
 
+from gce.batches import SystemData, draw_batch
+from gce.config import TrainingConfig
 from gce.errors import InputError
 from gce.files import load_model, save_model
+from gce.losses import loss_of
 from gce.planning import dynamics_of
 from gce.stability import certificate
 from gce.system import adapt
 from gce.topology import Topology
-from gce.training import SystemData, TrainingConfig, draw_batch, loss_of
 from small import close, recorded, system_episodes, untrained
 
 WORLDS = ["rope", "soft", "grid"]

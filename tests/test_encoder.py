@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 import torch
 
+from gce.batches import SystemData
 from gce.topology import Topology
-from gce.training import SystemData
 from small import close, recorded, untrained
 
 WORLDS = ["rope", "soft", "grid"]

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
+from gce.preparation import prepare
 from gce.presets import config_for
 from gce.recording import Recording, record
 from gce.stability import blocks, certificate, stabilised
 from gce.system import adapt
 from gce.topology import Topology
-from gce.training import prepare
 from gce.trajectory import Dataset
 
 

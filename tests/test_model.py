@@ -2,12 +2,12 @@ import numpy as np
 import pytest
 import torch
 
+from gce.batches import SystemData
 from gce.config import ModelConfig
 from gce.model import nodes_first
 from gce.operators import FORMS
 from gce.rollout import rollout
 from gce.topology import Topology
-from gce.training import SystemData
 from small import close, recorded, untrained
 
 WORLDS = ["rope", "soft", "grid"]

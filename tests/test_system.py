@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 import torch
 
+from gce.batches import SystemData
 from gce.errors import InputError
 from gce.graph import Graph, ring
+from gce.preparation import prepare
 from gce.presets import config_for
 from gce.system import adapt
-from gce.training import SystemData, prepare
 from gce.trajectory import Dataset, Episode
 from small import TINY, close, recorded, system_episodes, untrained
 

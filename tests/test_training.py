@@ -5,22 +5,14 @@ import numpy as np
 import pytest
 import torch
 
+from gce.batches import Batch, SystemData, draw_batch
+from gce.config import TrainingConfig
 from gce.errors import InputError
+from gce.losses import loss_of
+from gce.preparation import find_kinematics, prepare
 from gce.presets import config_for
 from gce.topology import Topology
-from gce.training import (
-    Batch,
-    SystemData,
-    Training,
-    TrainingConfig,
-    draw_batch,
-    find_kinematics,
-    horizon_at,
-    learning_rate,
-    loss_of,
-    prepare,
-    validation_error,
-)
+from gce.training import Training, horizon_at, learning_rate, validation_error
 from gce.trajectory import Dataset
 from small import TINY, close, recorded, system_episodes, untrained
 

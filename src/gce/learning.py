@@ -10,11 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from gce.config import ModelConfig
+from gce.batches import SystemData
+from gce.config import ModelConfig, TrainingConfig
 from gce.errors import InputError
 from gce.model import Model
+from gce.preparation import prepare
 from gce.presets import config_for, training_for
-from gce.training import Progress, SystemData, Training, TrainingConfig, prepare
+from gce.training import Progress, Training
 from gce.trajectory import Dataset, Episode
 
 GROWTH = (4, 16, 16, 16, 32, 32, 32)

@@ -8,7 +8,7 @@ import numpy as np
 
 from gce.config import ModelConfig
 from gce.errors import InputError
-from gce.training import find_kinematics
+from gce.preparation import find_kinematics
 from gce.trajectory import Dataset
 
 # What validation systems of each world preferred.

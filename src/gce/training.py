@@ -1,4 +1,4 @@
-"""Training: losses and loop.
+"""The training loop.
 
 An iteration takes a few systems, fits their operators on chunks of some episodes (closed form), rolls out windows of
 others, and follows the gradient of the prediction error through the rollout, the fit and the encoder. All randomness
@@ -18,257 +18,17 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from gce import checkpoint
-from gce.adaptation import model_inputs
-from gce.config import ModelConfig
+from gce.batches import SystemData, draw_batch
+from gce.config import TrainingConfig
 from gce.errors import InputError
+from gce.losses import loss_of
 from gce.metrics import nrmse
-from gce.model import Model, nodes_first
-from gce.operators import Operator
-from gce.rollout import rollout
+from gce.model import Model
 from gce.system import adapt
-from gce.topology import Topology
-from gce.trajectory import Dataset, Episode, Normalisation
-
-KINEMATIC_TOLERANCE = 1e-3
-HELD_BELOW = 0.05
-
-
-@dataclass(frozen=True)
-class TrainingConfig:
-    """How to train.
-
-    horizons: steps rolled out, growing; each for an equal share of the iterations.
-    systems, fit_episodes, fit_steps: what operators are fitted on; rollouts: windows a system to predict.
-    free_running: whether windows are rolled out from their first state; otherwise every step is predicted from the true
-        state before it, and judged by the effects that its operator should have had. Where what is left to learn is
-        small beside noise that grows with time, single steps teach more.
-    fresh_share: of chunks and windows that open an episode. noise: largest observation noise added to some batches.
-    patience: stop after so many validations without progress; 0 never.
-    """
-
-    iterations: int = 3000
-    seed: int = 0
-    learning_rate: float = 3e-3
-    schedule: str = "cosine"
-    systems: int = 4
-    fit_episodes: int = 8
-    fit_steps: int = 12
-    rollouts: int = 4
-    horizons: tuple[int, ...] = (4, 16, 16, 16, 32, 32, 32, 48)
-    free_running: bool = True
-    fresh_share: float = 0.2
-    noise: float = 0.1
-    noise_share: float = 0.3
-    clip: float = 1.0
-    validate_every: int = 250
-    checkpoint_every: int = 50
-    patience: int = 0
-
-
-class SystemData:
-    """The episodes of one system as tensors: states [episodes, T+1, nodes, c] and inputs [episodes, T, nodes, a].
-
-    kind: the same for systems on equal graphs, which may be worked on as one batch.
-    """
-
-    def __init__(self, model: Model, episodes: Sequence[Episode]) -> None:
-        self.graph = episodes[0].graph
-        # Vector channels want a union of graphs; forms without shared operators have one for each node.
-        alone = model.implicit is not None or not model.form.shared
-        self.kind = None if alone else checkpoint.fingerprint([self.graph])
-        steps = min(episode.length for episode in episodes)
-        seen = [torch.as_tensor(e.observations[: steps + 1], dtype=torch.float32) for e in episodes]
-        self.inputs = torch.stack([model_inputs(model, e.actions, e.exogenous, e.graph)[:steps] for e in episodes])
-        with torch.no_grad():
-            actions = self.inputs[..., : model.config.num_actions]
-            self.states = model.states(model.normalise(torch.stack(seen)), actions)
-
-    def __len__(self) -> int:
-        return len(self.inputs)
-
-    @property
-    def steps(self) -> int:
-        return self.inputs.shape[1]
-
-    @cached_property
-    def topology(self) -> Topology:
-        return Topology.of(self.graph)
-
-
-def find_kinematics(data: Dataset, dt: float, episodes: int = 20) -> tuple[tuple[int, int], ...]:
-    """Pairs (position, velocity) of coordinates with v_t = (p_t - p_{t-1}) / dt throughout the first episodes."""
-    sample = [data[k].observations.astype(np.float64) for k in range(min(episodes, len(data)))]
-    d = sample[0].shape[-1]
-    pairs = []
-    for velocity in range(d):
-        v = np.concatenate([o[1:, :, velocity].ravel() for o in sample])
-        if v.std() == 0:
-            continue
-        for position in range(d):
-            difference = np.concatenate([np.diff(o[..., position], axis=0).ravel() for o in sample]) / dt
-            # Single precision leaves a rounding of positions, magnified by 1/dt.
-            rounding = 4e-7 * max(np.abs(o[..., position]).max() for o in sample) / dt
-            if position != velocity and np.abs(difference - v).max() < KINEMATIC_TOLERANCE * v.std() + rounding:
-                pairs.append((position, velocity))
-                break
-    return tuple(sorted(pairs))
-
-
-def prepare(config: ModelConfig, data: Dataset, seed: int = 0, sample: int = 200) -> Model:
-    """An untrained model in the units of a data set."""
-    torch.manual_seed(seed)
-    model = Model(config)
-    chosen = np.random.default_rng([seed, 1]).permutation(len(data))[:sample]
-    part = data.select(np.sort(chosen))
-    units = Normalisation.of(part)
-    with torch.no_grad():
-        mean = torch.as_tensor(units.observation_mean, dtype=torch.float32)
-        for _, velocity in config.kinematics:
-            mean[velocity] = 0
-        model.observation_mean.copy_(mean)
-        model.observation_std.copy_(torch.as_tensor(units.observation_std, dtype=torch.float32))
-        model.action_std.copy_(torch.as_tensor(units.action_std, dtype=torch.float32))
-        if config.num_exogenous:
-            rows = np.concatenate(
-                [e.exogenous.reshape(-1, config.num_exogenous) for e in part if e.exogenous is not None]
-            )
-            std = torch.as_tensor(rows.std(0), dtype=torch.float32)
-            model.exogenous_std.copy_(torch.where(std > 0, std, 1.0))
-        model.encoder.inputs.unit_mean.copy_(model.observation_mean)
-        model.encoder.inputs.unit_std.copy_(model.observation_std)
-        systems = [SystemData(model, [part[k]]) for k in range(min(len(part), 100))]
-        model.encoder.inputs.set_units((system.states[0, ::4].transpose(0, 1), system.topology) for system in systems)
-        model.held[:, : len(model.free)] = _held(model, systems)
-        if model.implicit is not None:
-            model.implicit.set_classes()
-    return model
-
-
-def _held(model: Model, systems: Sequence[SystemData]) -> Tensor:
-    """Which free coordinates stay where they start at nodes of a type, within 5% of their unit, root mean square.
-
-    A velocity stays where its position does.
-    """
-    c = model.config
-    position = {v: p for p, v in c.kinematics}
-    watched = [position.get(k, k) for k in model.free]
-    squares, counts = torch.zeros(c.num_node_types, len(watched)), torch.zeros(c.num_node_types, 1)
-    for system in systems:
-        moved = (system.states[0] - system.states[0, :1])[..., watched].square().mean(0)
-        squares.index_add_(0, system.topology.node_type, moved)
-        counts.index_add_(0, system.topology.node_type, torch.ones(len(moved), 1))
-    return ((squares / counts.clamp_min(1)).sqrt() < HELD_BELOW) & (counts > 0)
-
-
-@dataclass(frozen=True)
-class Batch:
-    """Some systems joined: chunks to fit on and windows to predict, [systems, stretches, steps, nodes, ...].
-
-    Systems on equal graphs share the topology; others are one system, on the union of their graphs.
-    """
-
-    topology: Topology
-    fit_states: Tensor
-    fit_inputs: Tensor
-    fit_fresh: Tensor
-    states: Tensor
-    inputs: Tensor
-    fresh: Tensor
-
-
-def draw_batch(systems: Sequence[SystemData], config: TrainingConfig, horizon: int, rng: np.random.Generator) -> Batch:
-    """Chunks and windows at random; episodes that are fitted on are not predicted."""
-    chosen = [systems[k] for k in rng.integers(0, len(systems), config.systems)]
-    alike = [system for system in systems if system.kind is not None and system.kind == chosen[0].kind]
-    shared = len(alike) >= config.systems
-    if shared:
-        chosen = [alike[k] for k in rng.permutation(len(alike))[: config.systems]]
-    pieces: dict[str, list[Tensor]] = {name: [] for name in ("fs", "fi", "ff", "s", "i", "f")}
-    for system in chosen:
-        order = rng.permutation(len(system))
-        count = min(config.fit_episodes, len(system) - 1)
-        fitted = order[:count][np.arange(config.fit_episodes) % count]
-        predicted = order[count:][np.arange(config.rollouts) % (len(system) - count)]
-        for names, episodes, steps in (
-            (("fs", "fi", "ff"), fitted, config.fit_steps),
-            (("s", "i", "f"), predicted, horizon),
-        ):
-            steps = min(steps, *(other.steps for other in chosen))
-            starts = rng.integers(0, system.steps - steps + 1, len(episodes))
-            starts[rng.random(len(episodes)) < config.fresh_share] = 0
-            where = torch.as_tensor(starts)[:, None] + torch.arange(steps + 1)
-            e = torch.as_tensor(episodes)[:, None]
-            pieces[names[0]].append(system.states[e, where])
-            pieces[names[1]].append(system.inputs[e, where[:, :-1]])
-            nodes = system.graph.num_nodes
-            pieces[names[2]].append((where[:, :-1] == 0).float()[..., None, None].expand(-1, -1, nodes, 1))
-    joined = {name: torch.stack(parts) if shared else torch.cat(parts, dim=2)[None] for name, parts in pieces.items()}
-    return Batch(
-        chosen[0].topology if shared else Topology.of([system.graph for system in chosen]),
-        *(joined[name] for name in ("fs", "fi", "ff", "s", "i", "f")),
-    )
-
-
-def loss_of(model: Model, batch: Batch, config: TrainingConfig, generator: torch.Generator) -> Tensor:
-    """The prediction error of the windows, root mean square over nodes and coordinates, mean over steps and windows.
-
-    Without `free_running`, the share of their effects that single steps leave unexplained.
-    Where a decoder finds the observation, what it loses of those fitted on is added.
-    """
-    topology, d = batch.topology, model.config.num_observations
-    fit_states, start = batch.fit_states, batch.states[:, :, 0]
-    if torch.rand((), generator=generator) < config.noise_share:
-        level = config.noise * torch.rand((), generator=generator)
-        # Adaptation smooths noise away for the most part, so the fit sees less of it than the first observation.
-        fit_states = fit_states + 0.3 * level * _observation_noise(fit_states, d, generator)
-        start = start + level * _observation_noise(start, d, generator)
-    here, there = fit_states[:, :, :-1], fit_states[:, :, 1:]
-    if model.num_needed(model.config.reproject) == model.num_effects:  # the next features need not be known
-        psi = model.features(here, topology)
-        Y = (there - here)[..., model.free]
-    else:
-        along = model.features(fit_states, topology)
-        psi = along[:, :, :-1]
-        Y = model.targets(here, there, along[:, :, 1:])
-    X = model.regressors(psi, batch.fit_inputs, topology, batch.fit_fresh)
-    operators = model.fit_all(X, Y, here, topology)
-    if not config.free_running:
-        return _unexplained(model, operators, batch)
-    predicted = rollout(model.stepper(operators, topology), model.features(start, topology), batch.inputs, batch.fresh)
-    wrong = (predicted - batch.states[:, :, 1:])[..., :d].square().clamp(max=1e4)
-    forward = _root_mean_square(wrong, topology)
-    if model.decoder is None:
-        return forward
-    lost = (model.decoded(psi, topology) - batch.fit_states[:, :, :-1, :, :d]).square()
-    return forward + _root_mean_square(lost, topology)
-
-
-def _unexplained(model: Model, operators: Sequence[Operator], batch: Batch) -> Tensor:
-    """The share of true effects, squared, that operators leave unexplained at single steps; mean over graphs."""
-    topology, c = batch.topology, model.config.num_state
-    here, there = batch.states[:, :, :-1], batch.states[:, :, 1:]
-    step, rows = model.stepper(operators, topology), nodes_first(model.features(here, topology))
-    found = step.targets(rows[..., :c], rows[..., c:], step.drive(batch.inputs, batch.fresh))[..., : model.num_effects]
-    with torch.no_grad():
-        true = nodes_first(model.effects(operators, here, there, topology))
-    parts = zip((found - true).split(topology.splits), true.split(topology.splits), strict=True)
-    return torch.stack([wrong.square().sum() / effect.square().sum() for wrong, effect in parts]).mean()
-
-
-def _root_mean_square(squares: Float[Tensor, "*batch nodes d"], topology: Topology) -> Tensor:
-    """Over the nodes and coordinates of each graph; then the mean."""
-    by_system = torch.stack([part.mean((-1, -2)) for part in squares.split(topology.splits, dim=-2)])
-    return (by_system + 1e-6).sqrt().mean()
-
-
-def _observation_noise(states: Tensor, coordinates: int, generator: torch.Generator) -> Tensor:
-    noise = torch.zeros_like(states)
-    noise[..., :coordinates] = torch.randn(noise[..., :coordinates].shape, generator=generator)
-    return noise
+from gce.trajectory import Episode
 
 
 def learning_rate(config: TrainingConfig, iteration: int) -> float:
@@ -281,9 +41,6 @@ def learning_rate(config: TrainingConfig, iteration: int) -> float:
 
 def horizon_at(config: TrainingConfig, iteration: int) -> int:
     return config.horizons[min(len(config.horizons) - 1, iteration * len(config.horizons) // config.iterations)]
-
-
-# ---- the loop ----
 
 
 @dataclass(frozen=True)

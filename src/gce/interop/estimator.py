@@ -79,9 +79,9 @@ class Regressor:
         actions [T, a], of a system that is one object.
         """
         from gce.learning import train
+        from gce.preparation import prepare
         from gce.presets import config_for
         from gce.system import adapt
-        from gce.training import prepare
 
         self._alone = edge_index is None
         data = self._data(X, u, edge_index, groups, system)
