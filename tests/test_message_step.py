@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from gce.message_step import MessageStep
-from gce.model import nodes_first
+from gce.embedding import nodes_first
 from gce.system import adapt
 from small import system_episodes, untrained
 

@@ -4,7 +4,7 @@ import torch
 
 from gce.batches import SystemData
 from gce.config import ModelConfig
-from gce.model import nodes_first
+from gce.embedding import nodes_first
 from gce.operators import FORMS
 from gce.rollout import rollout
 from gce.topology import Topology

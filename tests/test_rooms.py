@@ -35,17 +35,9 @@ MAY_IMPORT = {
     "config": {"errors", "inputs"},
     "decoder": {"topology"},
     "regression": {"operators", "ridge", "topology"},
-    "model": {
-        "config",
-        "decoder",
-        "encoder",
-        "implicit",
-        "inputs",
-        "operators",
-        "potentials",
-        "regression",
-        "topology",
-    },
+    "embedding": {"config", "decoder", "encoder", "implicit", "inputs", "operators", "potentials", "topology"},
+    "stepping": {"embedding", "operators", "topology"},
+    "model": {"embedding", "operators", "regression", "stepping", "topology"},
     "stability": {"errors", "model", "operators"},
     "adaptation": {
         "errors",
@@ -107,7 +99,7 @@ MAY_IMPORT = {
     "closed_loop": {"control", "controller", "envs", "errors", "metrics"},
     "batches": {"__init__", "adaptation", "checkpoint", "config", "model", "topology", "trajectory"},
     "preparation": {"batches", "config", "model", "trajectory"},
-    "losses": {"batches", "config", "model", "operators", "rollout", "topology"},
+    "losses": {"batches", "config", "embedding", "model", "operators", "rollout", "topology"},
     "training": {
         "__init__",
         "batches",
@@ -138,8 +130,8 @@ MAY_IMPORT = {
     "charts": {"closed_loop", "errors", "evaluation"},
     "inspection": {
         "adaptation",
+        "embedding",
         "metrics",
-        "model",
         "operators",
         "potentials",
         "stability",
@@ -163,7 +155,7 @@ MAY_IMPORT["baselines"] = {
     "graph",
     "inputs",
 } | {"learning", *("metrics", "operators", "presets", "ridge", "topology", "training", "trajectory")}
-MAY_IMPORT["interop"] = {"errors", "files", "graph", "learning", "presets", "system", "training", "trajectory"}
+MAY_IMPORT["interop"] = {"errors", "files", "graph", "learning", "preparation", "presets", "system", "trajectory"}
 MAY_IMPORT["explorer"] = {"closed_loop", "controller", "envs", "errors", "files", "inspection", "model", "pages"} | {
     "system",
     "trajectory",

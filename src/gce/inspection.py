@@ -16,8 +16,8 @@ import torch
 from jaxtyping import Complex, Float, Int
 
 from gce.adaptation import normalised, see, total
+from gce.embedding import nodes_first
 from gce.metrics import nrmse
-from gce.model import nodes_first
 from gce.operators import HomMeanForm
 from gce.potentials import gibbs_weights
 from gce.stability import blocks

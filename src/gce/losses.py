@@ -10,7 +10,8 @@ from torch import Tensor
 
 from gce.batches import Batch
 from gce.config import TrainingConfig
-from gce.model import Model, nodes_first
+from gce.embedding import nodes_first
+from gce.model import Model
 from gce.operators import Operator
 from gce.rollout import rollout
 from gce.topology import Topology
