@@ -66,7 +66,7 @@ class Filter:
         model, starts = system.model, system.evidence.starts
         if controls is None:
             controls = np.ones((system.graph.num_nodes, model.config.num_actions), dtype=bool)
-        dynamics = state_dynamics(system, controls, opening=True)
+        dynamics = state_dynamics(system, controls, opening=True, swift=True)
         variance = _variance(system, noise)
         state = system.state(observation, opening=True)
         # An opening observation of variance r, drawn to starts seen with variance n, of which it keeps a share s

@@ -68,8 +68,12 @@ def dynamics_of(
     exogenous: Float[Tensor, "M nodes e"] | None = None,
     on: str = "observations",
     frozen: bool = False,
+    swift: bool = False,
 ) -> StateDynamics | FeatureDynamics | AnchoredDynamics:
-    """The dynamics that suit a system's model: linear in features where it rolls out so, anchored on large graphs."""
+    """The dynamics that suit a system's model: linear in features where it rolls out so, anchored on large graphs.
+
+    swift: without the operator beside implicit features, which is a small correction that makes derivatives slow.
+    """
     model = system.model
     if not model.config.selects:
         raise InputError("plans need a model whose features hold the observation; train one with --decoder selection")
@@ -77,7 +81,7 @@ def dynamics_of(
         return FeatureDynamics(system, controls, opening, exogenous, frozen, on)
     if model.implicit is None and system.graph.num_nodes > MANY_NODES and on == "observations":
         return AnchoredDynamics(system, controls, exogenous)
-    return state_dynamics(system, controls, opening, exogenous, on)
+    return state_dynamics(system, controls, opening, exogenous, on, swift)
 
 
 def state_dynamics(
@@ -86,12 +90,14 @@ def state_dynamics(
     opening: bool = False,
     exogenous: Float[Tensor, "M nodes e"] | None = None,
     on: str = "observations",
+    swift: bool = False,
 ) -> StateDynamics:
-    """The dynamics of a system's state: by corners where implicit features are all there is, by hand where possible."""
+    """The dynamics of a system's state: by corners where implicit features are all there is, or all that is asked for
+    (`swift`); by hand where possible."""
     kind: type[StateDynamics] = StateDynamics
     if MessageStep.fits(system.model, system.topology):
         kind = MessageDynamics
     elif system.model.implicit is not None:
-        added = system.operator.coefficients[..., : len(system.model.free)].abs().max()
-        kind = BodyDynamics if float(added) < NEGLIGIBLE else StateDynamics
+        added = system.operator.coefficients[..., : system.model.num_effects].abs().max()
+        kind = BodyDynamics if swift or float(added) < NEGLIGIBLE else StateDynamics
     return kind(system, controls, opening, exogenous, on)
