@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from gce.message_step import MessageStep
 from gce.embedding import nodes_first
+from gce.message_step import MessageStep
 from gce.system import adapt
 from small import system_episodes, untrained
 
