@@ -19,7 +19,7 @@ SMALL = (
     (r"iterations=\d+", "iterations=2"),
     (r"--objects (12|8|5-7)", "--objects 5"),
     (r"--episodes 48 --group-size 6", "--episodes 8 --group-size 2"),
-    (r"(--goal-step |horizon=|observations\[)(40|20)", r"\1 8"),
+    (r"(--goal-step |--horizon |horizon=|observations\[)(40|20)", r"\1 8"),
 )
 """Settings of the pages that take time, and what the tests put in their place."""
 
