@@ -78,7 +78,7 @@ def test_jobs_are_done_one_at_a_time_and_can_be_stopped():
     job = bench.start(work)
     with pytest.raises(InputError, match="still at work"):
         bench.start(work)
-    while job.look(0)["share"] < 0.5:
+    while job.look(0)["words"] != "half":
         time.sleep(0.01)
     assert bench.job(job.number).look(0)["items"] == [{"n": 1}] and job.look(1)["items"] == []
     job.stop()
@@ -272,6 +272,9 @@ def test_what_fails_inside_is_shown_on_a_phone_too(browser, running, monkeypatch
     page.locator("#plan:enabled").wait_for(timeout=60_000)
     assert overflow(page) <= 0 and complaints == []
     assert page.locator("#picture svg").bounding_box()["width"] > 300
+    goal = across(page, "goal")
+    page.locator("#picture").press("ArrowLeft")
+    assert np.subtract(across(page, "goal"), goal).max() < -5
     page.locator("#plan").click()
     page.locator("#alarm:visible").wait_for()
     assert "the simulator broke" in page.locator("#alarm").inner_text()

@@ -166,3 +166,12 @@ def test_bad_folders_get_a_sentence_and_status_2(folder, tmp_path, capsys):
         assert end.value.code == 2
         assert words in capsys.readouterr().err
     assert sorted(p.name for p in tmp_path.iterdir()) == ["damaged"]
+
+
+def test_of_a_large_graph_the_edges_of_most_weight_are_drawn(monkeypatch):
+    monkeypatch.setattr("gce.report.page.LARGEST", 3)
+    details = made()
+    data = data_of(details, FIGURES)
+    kept = np.sort(np.argsort(-details.weights.mean(0))[:3])
+    assert data["edges_left_out"] == 4 and data["scene"]["edges"] == details.edge_index.T[kept].tolist()
+    assert np.allclose(data["weights"], details.weights[:, kept], atol=1e-3)

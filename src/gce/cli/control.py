@@ -276,7 +276,8 @@ def _write_run(folder: Path, env: Any, run: Any, answer: dict[str, Any]) -> None
     frames = [env.draw(o, run.actions[min(t, len(run.actions) - 1)], run.goal) for t, o in enumerate(run.observations)]
     write_animation([*frames, *[frames[-1]] * 15], folder / "control.gif", min(30.0, 1 / env.dt))
     control_chart(run, env.observation_std, folder / "control.png")
-    print(f"{folder}: episode.h5, control.json, control.gif, control.png", file=sys.stderr)
+    made = "episode.h5, control.json, control.gif, control.png"
+    print(f"{folder}: {made}; `gce report {folder}` makes a page of it", file=sys.stderr)
 
 
 def _write_plan(folder: Path, plan: Any, answer: dict[str, Any]) -> None:
@@ -289,7 +290,7 @@ def _write_plan(folder: Path, plan: Any, answer: dict[str, Any]) -> None:
     table = np.column_stack([index, plan.actions.reshape(-1, a)])
     np.savetxt(folder / "plan.csv", table, delimiter=",", header=header, comments="", fmt=["%d", "%d", *["%.9g"] * a])
     (folder / "control.json").write_text(json.dumps(answer, indent=2) + "\n")
-    print(f"{folder}: plan.csv, control.json", file=sys.stderr)
+    print(f"{folder}: plan.csv, control.json; `gce report {folder}` makes a page of it", file=sys.stderr)
 
 
 def _make(folder: Path) -> None:

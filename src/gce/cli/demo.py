@@ -15,5 +15,7 @@ class Demo:
 
     def run(self) -> None:
         from gce.cli.control import Control
+        from gce.cli.report import Report
 
         Control(what="rope", objects=12, seed=3, out=self.out).run()
+        Report(self.out).run()

@@ -22,7 +22,8 @@ class Job:
     def __init__(self, number: int) -> None:
         self.number = number
         self._lock = threading.Lock()
-        self._state, self._words, self._share = "working", "starting", 0.0
+        self._state, self._words = "working", "starting"
+        self._share: float | None = None
         self._items: list[dict[str, Any]] = []
         self._result: Any = None
         self._begun = time.monotonic()
@@ -30,8 +31,8 @@ class Job:
 
     # ---- the work's side ----
 
-    def tell(self, words: str, share: float) -> None:
-        """What is being done, and the share of all that is done; here a job that should stop does so."""
+    def tell(self, words: str, share: float | None) -> None:
+        """What is being done, and the share of all that is done, if known; here a job that should stop does so."""
         if self._stop.is_set():
             raise Stopped
         with self._lock:

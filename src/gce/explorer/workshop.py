@@ -109,7 +109,7 @@ def prepare(choice: Choice, job: Job) -> Prepared:
         steps = max(STEPS, protocol.horizon)
         observations, actions = env.run(env.excitation(np.random.default_rng([choice.seed, k]), steps), steps)
         recorded.append(Episode(env.graph, observations, actions, parameters=dataclasses.asdict(parameters)))
-    job.tell(f"adapting to {EPISODES} episodes", 0.6)
+    job.tell(f"adapting to {EPISODES} episodes", None)
     system = adapt(model, recorded[1:], measure=False)
     env.reset(seed=choice.seed, options={"parameters": parameters})
     # A world that has a goal of its own keeps it; otherwise the goal is where the episode left out went, at rest.
@@ -182,7 +182,7 @@ class Teller(Planner):
 
     def plan(self, observation: Array, **options: Any) -> Plan:
         at = options.get("step", 0)
-        self._job.tell(f"planning the {self._horizon - at} steps that remain", at / self._horizon)
+        self._job.tell(f"planning the {self._horizon - at} steps that remain", None)
         self._plan, self._planned_at = self._controller.plan(observation, **options), at
         points = self._prepared.system.model.config.points
         self._job.add(

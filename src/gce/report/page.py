@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from gce.errors import InputError
 from gce.pages import asset, drawn, filled, scene_of
@@ -18,6 +18,8 @@ from gce.report.details import Details, read_details
 Array = np.ndarray
 
 FIGURES = "control.json"
+LARGEST = 4000
+"""Edges that a page draws; of a larger graph those with most weight."""
 
 
 def write_report(folder: Path, file: Path) -> None:
@@ -63,11 +65,13 @@ def data_of(details: Details, figures: dict[str, Any]) -> dict[str, Any]:
     limit = np.maximum(np.abs(d.low), np.abs(d.high)).max(-1)
     limit = np.where(np.isfinite(limit) & (limit > 0), limit, np.abs(d.actions).max() or 1.0)
     plans = d.plans()
+    edges = drawn_edges(d)
     return {
         "title": _title(d),
         "simulated": about["simulated"],
         "dt": about["dt"],
-        "scene": scene_of(points, shown, d.edge_index, d.node_type, d.actuated),
+        "scene": scene_of(points, shown, d.edge_index[:, edges], d.node_type, d.actuated),
+        "edges_left_out": d.edge_index.shape[1] - len(edges),
         "frames": _places(points, d.observations),
         "goal": _places(points, d.goal),
         "plans": [
@@ -79,7 +83,7 @@ def data_of(details: Details, figures: dict[str, Any]) -> dict[str, Any]:
         "busy": busy.tolist(),
         "bounds": [_numbers(d.low[busy]), _numbers(d.high[busy])],
         "action_names": about.get("action_names") or [f"action {k}" for k in range(d.actions.shape[2])],
-        "weights": _numbers(d.weights, 3),
+        "weights": _numbers(d.weights[:, edges] if d.weights.shape[1] else d.weights, 3),
         "distances": [
             {
                 "name": name,
@@ -97,6 +101,15 @@ def data_of(details: Details, figures: dict[str, Any]) -> dict[str, Any]:
         "model": about["model"],
         "versions": about["versions"],
     }
+
+
+def drawn_edges(details: Details) -> Int[Array, " drawn"]:
+    """All edges, or the `LARGEST` of most weight along the run, in their order."""
+    count = details.edge_index.shape[1]
+    if count <= LARGEST:
+        return np.arange(count)
+    most = details.weights.mean(0) if details.weights.shape[1] else np.zeros(count)
+    return np.sort(np.argsort(-most, kind="stable")[:LARGEST])
 
 
 def coordinates_of(details: Details) -> list[tuple[str, Array]]:

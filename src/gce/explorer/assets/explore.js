@@ -35,6 +35,7 @@ async function ask(name, request = {}) {
 }
 
 function complain(error) {
+  byId("bar").value = 0;
   byId("alarm").textContent = error.message;
   byId("alarm").hidden = false;
   byId("words").textContent = "failed";
@@ -54,7 +55,8 @@ async function work(name, request, onItem = () => {}) {
       look = await ask("look", { job, since });
       since += look.items.length;
       look.items.forEach(onItem);
-      byId("bar").value = look.share;
+      if (look.share === null) byId("bar").removeAttribute("value");
+      else byId("bar").value = look.share;
       byId("words").textContent = `${look.words}, ${look.seconds.toFixed(1)} s`;
     } while (look.state === "working");
   } finally {
@@ -179,6 +181,19 @@ function dragged(from, grabbed, [dx, dy], start) {
     return moved;
   });
 }
+
+const KEYS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, 1], ArrowDown: [0, -1] };
+byId("picture").addEventListener("keydown", (event) => {
+  if (!KEYS[event.key] || !system || busy) return;
+  event.preventDefault();
+  const [left, right] = system.scene.window, reach = (right - left) / 40, before = mode;
+  mode = "all"; // there is no pointer that anything could be near to
+  goal = dragged(goal, 0, KEYS[event.key].map((way) => way * reach), [0, 0]);
+  mode = before;
+  run = null;
+  draw();
+  buttons();
+});
 
 let drag = null;
 byId("picture").addEventListener("pointerdown", (event) => {

@@ -46,6 +46,7 @@ const goal = new Scene(byId("goal"), DATA.scene, "the goal");
 if (DATA.scene.kind === "network") {
   const misses = DATA.frames.flatMap((frame) => frame.map((row, i) => Math.abs(row[0] - DATA.goal[i][0])));
   motion.span = goal.span = Math.max(...span(misses)) || 1;
+  byId("goal-choice").hidden = true; // colours are of the distance from it
 }
 motion.bendAt(DATA.frames[0]);
 goal.bendAt(DATA.frames[0]);
@@ -230,6 +231,7 @@ byId("model").replaceChildren(table(told(DATA.model)));
 byId("versions").replaceChildren(table(Object.entries(DATA.versions)));
 byId("weights-note").textContent = DATA.weights[0].length
   ? "The thicker the half of a link next to a node, the more weight that node gives to the other end; the ring is the weight it gives to itself. Choose a node to read its weights."
+    + (DATA.edges_left_out ? ` Of this large graph ${DATA.edges_left_out} edges of least weight are left out.` : "")
   : "This form of the operator has no Gibbs weights.";
 byId("motion-caption").textContent = DATA.scene.kind === "network"
   ? `Colour: above (red) or below (blue) the goal, by up to ${brief(motion.span)}; outer ring: as the plan expected. Bars: actions.`
