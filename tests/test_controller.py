@@ -55,6 +55,23 @@ def test_a_plan_comes_closer_than_doing_nothing(rope):
     assert run.plans[0].gradient <= 1e-4
 
 
+def test_later_plans_start_from_what_is_estimated(rope):
+    env, system, goal = rope
+
+    @dataclasses.dataclass
+    class Knowing:
+        estimate: np.ndarray
+
+        def stepped(self, action, observation):
+            return Knowing(env._observation())
+
+    for observer, known in ((None, "seen"), (Knowing, "observations")):
+        env.reset(seed=100, options={"parameters": env.parameters, "observation_noise": 0.1})
+        run = control(env, Controller(system, problem_of(env, goal)), STEPS // 2, observer=observer)
+        assert not np.allclose(run.seen, run.observations)
+        assert np.array_equal(run.plans[1].observations[0], getattr(run, known)[STEPS // 2])
+
+
 def test_bounds_are_kept_exactly(rope):
     env, system, goal = rope
     problem = problem_of(env, goal)

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from gce.anchored_dynamics import AnchoredDynamics
 from gce.body_dynamics import BodyDynamics
 from gce.envs import world_named
 from gce.errors import InputError
@@ -106,3 +107,15 @@ def test_bad_input_is_refused():
     opened = Filter.opened(system, seen[0])
     with pytest.raises(InputError, match="finite"):
         opened.stepped(truth.actions[0].astype(float), np.full_like(seen[1], np.nan))
+
+
+def test_a_large_graph_is_filtered_around_one_state(monkeypatch):
+    monkeypatch.setattr("gce.filtering.MANY_NODES", 4)
+    system, adapted_to, truth, seen = noisy_system("grid", 6)
+    noise = NOISE * world_named("grid").observation_std
+    found = run(Filter.opened(system, seen[0], noise=noise), truth.actions, seen)
+    assert isinstance(found[0].dynamics, AnchoredDynamics)
+    assert noise_scale(system, adapted_to) == 1
+    estimates = np.stack([f.estimate for f in found])
+    assert error("grid", estimates, truth.observations) < 0.9 * error("grid", seen, truth.observations)
+    assert (found[-1].deviation > 0).all()

@@ -83,6 +83,31 @@ def test_the_fast_step_is_the_layers(world, drag):
     assert np.allclose(found, expected, atol=1e-9 * np.abs(expected).max())
 
 
+def test_a_medium_that_comes_into_play_smoothly_has_slopes_of_its_own():
+    model, layer, topology, held, coefficients, x = body("swim", True)
+    x[..., -1] *= 0.3
+    step = BodyStep.of(layer, topology, held, coefficients[0], switch=0.3)
+    sharp = BodyStep.of(layer, topology, held, coefficients[0], switch=1e-6)
+    places, speeds = ([c for point in layer.inputs.points for c in point[k : k + 2]] for k in (0, 2))
+    o = model.denormalise(x[..., : model.config.num_observations]).numpy()
+    Q, V = np.zeros((2, 2, len(step.mass), 2))
+    for values, columns in ((Q, places), (V, speeds)):
+        values[:, step.corner.ravel()] = o[..., columns].reshape(2, -1, 2)
+    V += np.random.default_rng(1).standard_normal(V.shape)  # so that the medium is felt
+    for values, columns in ((Q, places), (V, speeds)):
+        seen = torch.as_tensor(values[:, step.corner.ravel()].reshape(*o.shape[:2], -1))
+        x[..., columns] = (seen - model.observation_mean[columns]) / model.observation_std[columns]
+    a = x[..., -1].numpy()
+    with torch.no_grad():
+        by_a = slopes(layer, x, topology, held, coefficients, switch=0.3).by_action.numpy()
+    da = np.random.default_rng(0).standard_normal(a.shape)
+    measured = (step.change(Q, V, a + 1e-6 * da) - step.change(Q, V, a - 1e-6 * da)).reshape(2, -1) / 2e-6
+    assert np.allclose(np.einsum("tik,tk->ti", by_a, da), measured, atol=1e-6 * np.abs(measured).max())
+    exact = BodyStep.of(layer, topology, held, coefficients[0]).change(Q, V, a)
+    assert np.allclose(sharp.change(Q, V, a), exact)
+    assert not np.allclose(step.change(Q, V, a), exact, rtol=1e-3)
+
+
 def test_a_medium_changes_the_slopes():
     """Otherwise the tests with drag could not fail."""
     _, layer, topology, held, coefficients, x = body("swim", True)

@@ -87,6 +87,7 @@ MAY_IMPORT = {
     "controller": {"control", "errors", "planning", "state_dynamics", "system"},
     "simulator_oracle": {"control", "envs"},
     "filtering": {
+        "anchored_dynamics",
         "adaptation",
         "control",
         "errors",

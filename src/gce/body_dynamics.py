@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -18,12 +19,16 @@ from gce.state_dynamics import StateDynamics
 Array = np.ndarray
 
 
+@dataclass(frozen=True, eq=False)
 class BodyDynamics(StateDynamics):
     """Bodies of tied points under implicit features alone: every corner once, then the previous actions.
 
     x = [positions; velocities of the corners, in physical units; previous actions of the planned controls]. A step is
     the model's where the operator adds nothing to the implicit features; its derivative is theirs (`implicit_slopes`).
+    switch: over which width of a normalised action a medium comes into play; 0 for at once, as in the model.
     """
+
+    switch: float = 0.0
 
     @cached_property
     def _corner(self) -> tuple[Tensor, Tensor, Tensor, int]:
@@ -76,7 +81,7 @@ class BodyDynamics(StateDynamics):
         model, topology, channels = self.system.model, self.system.topology, self.system.operator.channels
         assert model.implicit is not None
         assert channels is not None
-        return BodyStep.of(model.implicit, topology, model._held_points(topology), channels)
+        return BodyStep.of(model.implicit, topology, model._held_points(topology), channels, self.switch)
 
     def step(self, t: int, x: Float[Array, "*batch s"], u: Float[Array, "*batch n"]) -> Float[Array, "*batch s"]:
         return self.rollout(x, u[..., None, :])[..., 0, :]  # all steps are alike
@@ -108,7 +113,7 @@ class BodyDynamics(StateDynamics):
         earlier = self.lifted(np.concatenate([x0[None], x[:-1]]))
         held = model._held_points(topology)
         with torch.no_grad():
-            found = slopes(model.implicit, earlier, topology, held, self.system.operator.channels[None])
+            found = slopes(model.implicit, earlier, topology, held, self.system.operator.channels[None], self.switch)
         moving = self._moving.reshape(-1, 1)
         by_q, by_v = found.by_position.numpy() * moving, found.by_velocity.numpy() * moving
         by_a = found.by_action.numpy()[..., np.nonzero(self.controls)[0]] * moving

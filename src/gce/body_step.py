@@ -7,6 +7,7 @@ The same numbers as `ImplicitLayer.combined`, for one graph and without what lea
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -24,6 +25,7 @@ class BodyStep:
 
     ends: corners of each pair; node: whose pair; across: D; mass, coupling h [heads, pairs]; push [heads, 4, pairs]:
     coefficients of a constant, stretch, rate and action; medium [heads, pairs]: of the resistance at outer sides.
+    switch: over which width of a normalised action the medium comes into play; 0 for at once, as in the model.
     """
 
     dt: float
@@ -36,10 +38,15 @@ class BodyStep:
     medium: Float[Array, "heads pairs"] | None
     corner: Int[Array, "nodes points"]
     pairs: Int[Array, "pairs_of_a_node 2"]
+    switch: float = 0.0
 
     @staticmethod
     def of(
-        layer: ImplicitLayer, topology: Topology, held: Bool[Tensor, "nodes points"], channels: Float[Tensor, " k"]
+        layer: ImplicitLayer,
+        topology: Topology,
+        held: Bool[Tensor, "nodes points"],
+        channels: Float[Tensor, " k"],
+        switch: float = 0.0,
     ) -> BodyStep:
         inputs, bodies = layer.inputs, layer._bodies(topology, held)
         kind, per_node = bodies.kind, len(inputs.pairs)
@@ -67,35 +74,43 @@ class BodyStep:
             medium,
             bodies.corner.numpy(),
             np.array(inputs.pairs),
+            switch,
         )
+
+    @cached_property
+    def _incidence(self) -> Float[Array, "corners_corners pairs"]:
+        """D_p'D_p of every pair, flattened: sums of 2 x 2 blocks over all corners are products with it."""
+        return np.ascontiguousarray((self.across[:, :, None] * self.across[:, None, :]).reshape(len(self.ends), -1).T)
+
+    @cached_property
+    def _onto(self) -> Float[Array, "corners pairs"]:
+        return np.ascontiguousarray(self.across.T)
 
     def change(
         self, Q: Float[Array, "*batch corners 2"], V: Float[Array, "*batch corners 2"], a: Float[Array, "*batch nodes"]
     ) -> Float[Array, "*batch corners 2"]:
         """The velocity change of every corner, physical units; a: the previous actions, normalised."""
-        i, j = self.ends[:, 0], self.ends[:, 1]
-        Dq, Dv = Q[..., j, :] - Q[..., i, :], V[..., j, :] - V[..., i, :]
-        length = np.sqrt(np.square(Dq).sum(-1) + 1e-8)
+        batch, corners, heads = V.shape[:-2], len(self.mass), len(self.coupling)
+        Dq, Dv = np.matmul(self.across, Q), np.matmul(self.across, V)
+        length = np.sqrt(np.einsum("...px,...px->...p", Dq, Dq) + 1e-8)
         u = Dq / length[..., None]
         before = Dq - self.dt * Dv
-        before = before / np.sqrt(np.square(before).sum(-1, keepdims=True) + 1e-8)
-        rate, action = (u * Dv).sum(-1), a[..., self.node]
-        G = (self.across[:, :, None] * u[..., None, :]).reshape(*u.shape[:-1], -1)
-        corners = len(self.mass)
-        ends = self._resisted(Q, V, a, Dq, length) if self.medium is not None else None
-        total = np.zeros_like(V)
-        for k in range(len(self.coupling)):
-            c0, c1, c2, c3 = self.push[k]
-            force = (c0 + c1 * length + c2 * rate)[..., None] * u + (c3 * action)[..., None] * before
-            felt = np.matmul(self.across.T, force)
-            if ends is not None and self.medium is not None:
-                for at, push in ends:
-                    felt = felt + np.matmul(at.T, self.medium[k][:, None] * push)
-            system = np.swapaxes(G, -1, -2) @ (self.coupling[k][:, None] * G)
-            system[..., range(2 * corners), range(2 * corners)] += np.repeat(self.mass, 2)
-            solved = np.linalg.solve(system, felt.reshape(*felt.shape[:-2], -1, 1))
-            total = total + solved.reshape(*felt.shape)
-        return total
+        before /= np.sqrt(np.einsum("...px,...px->...p", before, before) + 1e-8)[..., None]
+        rate, action = np.einsum("...px,...px->...p", u, Dv), a[..., self.node]
+        c0, c1, c2, c3 = self.push.transpose(1, 0, 2)  # [heads, pairs]
+        tension = c0 + c1 * length[..., None, :] + c2 * rate[..., None, :]
+        force = tension[..., None] * u[..., None, :, :]
+        force += (c3 * action[..., None, :])[..., None] * before[..., None, :, :]
+        felt = np.matmul(self._onto, force)  # [*batch, heads, corners, 2]
+        if self.medium is not None:
+            for at, push in self._resisted(Q, V, a, Dq, length):
+                felt += np.matmul(at.T, self.medium[..., None] * push[..., None, :, :])
+        square = (u[..., :, None] * u[..., None, :]).reshape(*batch, 1, -1, 4) * self.coupling[..., None]
+        system = np.matmul(self._incidence, square).reshape(*batch, heads, corners, corners, 2, 2)
+        system = np.swapaxes(system, -3, -2).reshape(*batch, heads, 2 * corners, 2 * corners)
+        system[..., range(2 * corners), range(2 * corners)] += np.repeat(self.mass, 2)
+        solved = np.linalg.solve(system, felt.reshape(*batch, heads, 2 * corners, 1))
+        return solved.sum(-3).reshape(*batch, corners, 2)
 
     def _resisted(
         self, Q: Array, V: Array, a: Array, Dq: Array, length: Array
@@ -105,9 +120,14 @@ class BodyStep:
         middle = (Q[..., self.ends[:, 0], :] + Q[..., self.ends[:, 1], :]) / 2
         centre = Q[..., self.corner, :].mean(-2)[..., self.node, :]
         tau = tau * np.sign((tau * (middle - centre)).sum(-1, keepdims=True))
-        acting = (a < 0).astype(Q.dtype)[..., self.node, None]
+        acting = switched(a, self.switch).astype(Q.dtype)[..., self.node, None]
         found = []
         for end, at in ((0, np.clip(-self.across, 0, None)), (1, np.clip(self.across, 0, None))):
             speed = np.clip((V[..., self.ends[:, end], :] * tau).sum(-1) / length, 0, None)
             found.append((at, -acting * np.square(speed)[..., None] * tau))
         return found
+
+
+def switched(a: Array, width: float) -> Array:
+    """1 where an action is below zero and 0 above; over a width, smoothly."""
+    return 1 / (1 + np.exp(np.clip(a / width, -500, 500))) if width else (a < 0).astype(np.float64)

@@ -87,9 +87,9 @@ class Controller:
     system: System
     problem: Problem
     weights: Weights = "along"
-    iterations: int = 30
+    iterations: int = 60
     tolerance: float = 1e-4
-    patience: int = 3
+    patience: int = 4
 
     def __post_init__(self) -> None:
         p, c, n = self.problem, self.system.model.config, self.system.graph.num_nodes

@@ -20,9 +20,11 @@ import torch
 from jaxtyping import Bool, Float
 
 from gce.adaptation import normalised, see
+from gce.anchored_dynamics import AnchoredDynamics
 from gce.control.kalman import Belief, correct, predict
+from gce.control.tracking import dense
 from gce.errors import InputError
-from gce.planning import state_dynamics
+from gce.planning import MANY_NODES, state_dynamics
 from gce.state_dynamics import StateDynamics
 from gce.system import System
 from gce.trajectory import Episode
@@ -44,7 +46,7 @@ class Filter:
     estimate: the observation [nodes, d] that the noise is thought to have hidden.
     """
 
-    dynamics: StateDynamics
+    dynamics: StateDynamics | AnchoredDynamics
     process: Float[Array, "s s"]
     variance: Float[Array, " p"]
     belief: Belief
@@ -66,7 +68,7 @@ class Filter:
         model, starts = system.model, system.evidence.starts
         if controls is None:
             controls = np.ones((system.graph.num_nodes, model.config.num_actions), dtype=bool)
-        dynamics = state_dynamics(system, controls, opening=True, swift=True)
+        dynamics = filter_dynamics(system, controls)
         variance = _variance(system, noise)
         state = system.state(observation, opening=True)
         # An opening observation of variance r, drawn to starts seen with variance n, of which it keeps a share s
@@ -102,7 +104,9 @@ class Filter:
         u = (action / model.action_std.cpu().double().numpy())[self.dynamics.controls]
         ahead = predict(self.belief, now, u, self.process)
         found = correct(ahead, now, normalised(model, observation).reshape(-1), self.variance)
-        later = replace(self.dynamics, opening=False, exogenous=None) if self.dynamics.opening else self.dynamics
+        later = self.dynamics
+        if isinstance(later, StateDynamics) and later.opening:
+            later = replace(later, opening=False, exogenous=None)
         return replace(self, dynamics=later, belief=found.belief, surprises=(*self.surprises, found.surprise))
 
     @property
@@ -114,10 +118,17 @@ class Filter:
     @property
     def deviation(self) -> Float[Array, "nodes d"]:
         """The standard deviation of the estimate, as the filter sees it."""
-        H = self.dynamics.output_slopes(self.belief.mean[None])[0]
+        H = dense(self.dynamics.output_slopes(self.belief.mean[None]), 1)[0]
         variances = np.einsum("ps,st,pt->p", H, self.belief.covariance, H)
         std = self.dynamics.system.model.observation_std.cpu().double().numpy()
         return np.sqrt(np.clip(variances, 0, None)).reshape(-1, len(std)) * std
+
+
+def filter_dynamics(system: System, controls: Bool[Array, "nodes a"]) -> StateDynamics | AnchoredDynamics:
+    """The model's own steps; on graphs on which their derivative would take too long, those around one state."""
+    if system.model.implicit is None and system.graph.num_nodes > MANY_NODES:
+        return AnchoredDynamics(system, controls)
+    return state_dynamics(system, controls, opening=True, swift=True)
 
 
 def noise_scale(
@@ -126,12 +137,15 @@ def noise_scale(
     controls: Bool[Array, "nodes a"] | None = None,
     noise: Float[Array, " d"] | float | None = None,
 ) -> float:
-    """The scale of the residual covariance under which a few of the adaptation episodes are likeliest."""
+    """The scale of the residual covariance under which a few of the adaptation episodes are likeliest; 1 on graphs on
+    which trying them would take too long."""
     model, found = system.model, np.zeros(len(SCALES))
     episodes = list(episodes)[:TRIED]
     for episode, seen in zip(episodes, see(model, episodes, system.graph), strict=True):
         filters = [Filter.opened(system, episode.observations[0].astype(float), controls, noise, s) for s in SCALES]
         dynamics, variance = filters[0].dynamics, filters[0].variance
+        if not isinstance(dynamics, StateDynamics):
+            return 1.0
         actions = seen.inputs[..., : model.config.num_actions]
         smoothed = torch.as_tensor(seen.observations, dtype=model.dtype)
         x = dynamics.reduced(model.states(model.merge(smoothed, system.topology), actions))
@@ -151,7 +165,7 @@ def noise_scale(
     return float(SCALES[int(np.argmax(found))])
 
 
-def _process(dynamics: StateDynamics) -> Float[Array, "s s"]:
+def _process(dynamics: StateDynamics | AnchoredDynamics) -> Float[Array, "s s"]:
     """The residual covariance as it enters the planner's state."""
     system = dynamics.system
     G, residual = target_errors(system.model, system.operator, system.topology, reproject=True)
@@ -171,7 +185,7 @@ def _variance(system: System, noise: Array | float | None) -> Float[Array, " d"]
     return np.maximum(np.square(found / std), SMALLEST)
 
 
-def _reduction(dynamics: StateDynamics) -> Float[Array, "s c"]:
+def _reduction(dynamics: StateDynamics | AnchoredDynamics) -> Float[Array, "s c"]:
     """The planner's state as a linear map of the model's states, nodes flattened."""
     nodes = dynamics.system.graph.num_nodes
     eye = torch.eye(nodes * dynamics.system.model.config.num_state, dtype=torch.float64).unflatten(1, (nodes, -1))

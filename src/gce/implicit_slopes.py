@@ -36,8 +36,9 @@ def slopes(
     topology: Topology,
     held: Bool[Tensor, "nodes points"],
     coefficients: Float[Tensor, "1 channels"],
+    switch: float = 0.0,
 ) -> Slopes:
-    """For one graph, in double precision."""
+    """For one graph, in double precision; switch: over which width of an action a medium comes into play."""
     x = x.double()
     inputs, bodies = layer.inputs, layer._bodies(topology, held)
     q, w = inputs._points(x)
@@ -78,7 +79,7 @@ def slopes(
         ends = None
         if layer.drag:
             share = heads[k, signals:][bodies.node_type] * bodies.outer.double()
-            ends = _resistance(layer, x, share, across)
+            ends = _resistance(layer, x, share, across, switch)
             felt = felt + ends.felt
         y = torch.cholesky_solve(felt.flatten(1)[..., None], factor[:, k])[..., 0].unflatten(1, (corners, 2))
         Dy = torch.einsum("pc,tcx->tpx", across, y)
@@ -89,6 +90,7 @@ def slopes(
         R_a = torch.einsum("pk,tpx->tkx", from_action, by_a).unflatten(1, (corners, -1)).movedim(-1, 2).flatten(1, 2)
         if ends is not None:
             R_q, R_w = R_q + ends.by_position, R_w + ends.by_velocity
+            R_a = R_a + torch.einsum("tpc,pk->tck", ends.by_action, of_node)
         total.append(torch.cholesky_solve(torch.cat([R_q, R_w, R_a], dim=-1), factor[:, k]))
     by_q, by_w, by_a = torch.stack(total).sum(0).split([2 * corners, 2 * corners, topology.num_nodes], dim=-1)
     return Slopes(by_q, by_w, by_a)
@@ -99,9 +101,10 @@ class _Ends:
     felt: Float[Tensor, "steps corners 2"]
     by_position: Float[Tensor, "steps i2 j2"]
     by_velocity: Float[Tensor, "steps i2 j2"]
+    by_action: Float[Tensor, "steps pairs i2"]
 
 
-def _resistance(layer: ImplicitLayer, x: Tensor, share: Tensor, across: Tensor) -> _Ends:
+def _resistance(layer: ImplicitLayer, x: Tensor, share: Tensor, across: Tensor, switch: float) -> _Ends:
     """-s^2 tau at the ends of outer sides, s = w . tau / |tau| where positive, tau the side turned outward."""
     inputs = layer.inputs
     q, w = inputs._points(x)
@@ -113,10 +116,14 @@ def _resistance(layer: ImplicitLayer, x: Tensor, share: Tensor, across: Tensor) 
     sign = torch.sign((tau * outward).sum(-1))
     tau = (tau * sign[..., None]).flatten(1, 2)
     sign = sign.flatten(1, 2)
-    acting = (x[..., inputs.num_state - 1] < 0).to(x.dtype).repeat_interleave(len(inputs.pairs), dim=1) * share
+    action = x[..., inputs.num_state - 1].repeat_interleave(len(inputs.pairs), dim=1)
+    on = torch.sigmoid(-action / switch) if switch else (action < 0).to(x.dtype)
+    by_switch = -on * (1 - on) / switch if switch else torch.zeros_like(on)
+    acting = on * share
     length = (tau.square().sum(-1) + 1e-8).sqrt()
     T, corners = len(x), across.shape[1]
     felt = x.new_zeros(T, corners, 2)
+    by_a = x.new_zeros(T, len(across), corners, 2)
     by_q, by_w = x.new_zeros(T, corners, 2, corners, 2), x.new_zeros(T, corners, 2, corners, 2)
     for end, ids in ((0, first), (1, second)):
         v = w[..., ids, :].flatten(1, 2)
@@ -124,6 +131,8 @@ def _resistance(layer: ImplicitLayer, x: Tensor, share: Tensor, across: Tensor) 
         speed = ((v * tau).sum(-1) / length).clamp_min(0)
         force = -(acting * speed.square())[..., None] * tau
         felt = felt + torch.einsum("pc,tpx->tcx", at, force)
+        more = -(by_switch * share * speed.square())[..., None] * tau
+        by_a = by_a + at[:, :, None] * more[:, :, None, :]
         d_speed = v / length[..., None] - (speed / length.square())[..., None] * tau
         moving = -(2 * acting * speed)[..., None, None] * _outer(tau, d_speed)
         fixed = -(acting * speed.square())[..., None, None] * torch.eye(2, dtype=x.dtype)
@@ -132,7 +141,7 @@ def _resistance(layer: ImplicitLayer, x: Tensor, share: Tensor, across: Tensor) 
         by_q = by_q + torch.einsum("pij,tpxy->tixjy", at[:, :, None] * across[:, None, :], by_tau)
         by_w = by_w + torch.einsum("pij,tpxy->tixjy", at[:, :, None] * at[:, None, :], by_v)
     size = 2 * corners
-    return _Ends(felt, by_q.reshape(T, size, size), by_w.reshape(T, size, size))
+    return _Ends(felt, by_q.reshape(T, size, size), by_w.reshape(T, size, size), by_a.flatten(2))
 
 
 def _direction(D: Float[Tensor, "*b 2"]) -> tuple[Tensor, Tensor, Tensor]:

@@ -23,6 +23,9 @@ Array = np.ndarray
 NEGLIGIBLE = 1e-4
 """Coefficients of an operator that is all but switched off beside implicit features."""
 
+SWITCH = 0.3
+"""Over which width of a normalised action a planner lets a medium come into play, which it does at once."""
+
 MANY_NODES = 40
 """Beyond which the model is not linearised anew at every step of a path: derivatives would take minutes."""
 
@@ -81,7 +84,8 @@ def dynamics_of(
         return FeatureDynamics(system, controls, opening, exogenous, frozen, on)
     if model.implicit is None and system.graph.num_nodes > MANY_NODES and on == "observations":
         return AnchoredDynamics(system, controls, exogenous)
-    return state_dynamics(system, controls, opening, exogenous, on, swift)
+    known = state_dynamics(system, controls, opening, exogenous, on, swift)
+    return replace(known, switch=SWITCH) if isinstance(known, BodyDynamics) else known
 
 
 def state_dynamics(

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import sys
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -167,6 +168,7 @@ class Control:
         from gce import __version__
         from gce.closed_loop import PROTOCOLS, control, figures, problem_for
         from gce.controller import Controller
+        from gce.filtering import Filter, noise_scale
         from gce.report.details import details_of_run, write_details
 
         protocol = PROTOCOLS[env.world]
@@ -178,9 +180,15 @@ class Control:
         )
         options = {"parameters": parameters, "observation_noise": self.noise, "process_noise": self.process_noise}
         env.reset(seed=seed, options={**options, "goal": goal})
-        controller = Controller(system, problem_for(env, goal, protocol), weights=self.weights)
+        problem = problem_for(env, goal, protocol)
+        controller = Controller(system, problem, weights=self.weights, tolerance=protocol.tolerance)
+        observer = None
+        if self.noise and protocol.feedback < M:
+            noise = self.noise * env.observation_std
+            scale = noise_scale(system, adapted, problem.controls, noise)
+            observer = partial(Filter.opened, system, controls=problem.controls, noise=noise, scale=scale)
         with progress("controlling", M, "steps") as done:
-            run = control(env, controller, protocol.feedback, done)
+            run = control(env, controller, protocol.feedback, done, observer)
         answer = {
             **figures(env, run),
             "world": env.world,

@@ -17,6 +17,7 @@ import numpy as np
 from jaxtyping import Float
 from scipy.linalg import cho_factor, cho_solve
 
+from gce.control.linear_path import LinearPath
 from gce.control.task import Dynamics
 from gce.control.tracking import DensePath, dense
 
@@ -45,9 +46,10 @@ def predict(belief: Belief, dynamics: Dynamics, u: Float[Array, " n"], Q: Float[
     """One step, the first of `dynamics`, under the controls u."""
     after = dynamics.rollout(belief.mean, u[None])
     path = dynamics.path(belief.mean, after, u[None])
-    if not isinstance(path, DensePath):
-        raise TypeError("the filter needs a dense path")
-    P = path.A[0] @ belief.covariance @ path.A[0].T + Q
+    if not isinstance(path, DensePath | LinearPath):
+        raise TypeError("the filter needs matrices along the path")
+    A = path.transition(0)
+    P = A @ (A @ belief.covariance).T + Q
     return Belief(after[0], (P + P.T) / 2)
 
 

@@ -20,7 +20,7 @@ from jaxtyping import Float
 from scipy.linalg import LinAlgError
 
 from gce.control.box import box_qp
-from gce.control.tracking import DensePath, Tracking, dense, rows
+from gce.control.tracking import DensePath, Tracking, columns, dense, rows
 
 STATUS = {1: "solved", -1: "iteration limit", -2: "infeasible", -3: "unbounded", -8: "numerical trouble"}
 
@@ -37,12 +37,10 @@ def solve_qp(problem: Tracking, tolerance: float = 1e-9) -> tuple[Float[np.ndarr
     M, _, n = path.B.shape
     still = path.forward(np.zeros((M, n)))
     E = dense(problem.E, M)
-    weighed = E.any((1, 2))
-    Y = path.responses(E)[weighed].reshape(-1, M * n)
-    H = Y.T @ Y
+    H = path.gram(E)
     H[np.diag_indices(M * n)] += np.square(problem.w).reshape(-1)
-    miss = (rows(E, still) - problem.e)[weighed].reshape(-1)
-    g = Y.T @ miss - (problem.w * problem.v).reshape(-1)
+    miss = rows(E, still) - problem.e
+    g = (path.adjoint(columns(E, miss)) - problem.w * problem.v).reshape(-1)
     low, high = limits.low.reshape(-1), limits.high.reshape(-1)
     blocks, bottoms, tops = [], [], []
     if limits.rate is not None:

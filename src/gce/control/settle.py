@@ -25,7 +25,7 @@ Solver = Callable[[Tracking, Array], tuple[Array, str]]
 """(problem, controls to start from) -> (controls, status)."""
 
 SHARES = np.array([1.0, 0.5, 0.25, 0.1, 0.02])
-PROGRESS = 1e-5
+PROGRESS = 1e-6
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def settle(
     tolerance: float = 1e-4,
     patience: int = 0,
 ) -> Settled:
-    """patience: end after so many turns in a row that gain less than 1e-5 each; 0 never.
+    """patience: end after so many turns in a row that gain less than 1e-6 each; 0 never.
 
     Where a model has kinks no gradient vanishes, and only this ends a plan before the iterations do.
     """

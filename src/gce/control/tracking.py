@@ -59,6 +59,33 @@ class DensePath:
             carried = self.A[t].T @ carried
         return np.einsum("tsn,ts->tn", self.B, costate)
 
+    def transition(self, t: int) -> Float[Array, "s s"]:
+        """A of step t."""
+        return self.A[t]
+
+    def gram(self, E: Float[Array, "M m s"]) -> Float[Array, "Mn Mn"]:
+        """sum_t Y_t'Y_t of the responses Y_t = d (E_t x_t) / du, which are never formed.
+
+        What a state costs from then on is x'P x, P_t = E_t'E_t + A_{t+1}'P_{t+1} A_{t+1}; so the block of u_j and an
+        earlier u_k is B_j'P_j dx_{j+1} / du_k.
+        """
+        M, s, n = self.B.shape
+        weighed = np.empty((M, n, s))
+        square, P = np.empty((s, s)), np.zeros((s, s))
+        for t in reversed(range(M)):
+            if t == M - 1 or not np.array_equal(E[t], E[t + 1]):
+                square = E[t].T @ E[t]
+            P = square + (self.A[t + 1].T @ (P @ self.A[t + 1]) if t < M - 1 else 0.0)
+            weighed[t] = self.B[t].T @ P
+        carried, found = np.zeros((s, M * n)), np.zeros((M * n, M * n))
+        for t in range(M):
+            used = t * n
+            if t:
+                carried[:, :used] = self.A[t] @ carried[:, :used]
+            carried[:, used : used + n] = self.B[t]
+            found[used : used + n, : used + n] = weighed[t] @ carried[:, : used + n]
+        return np.tril(found) + np.tril(found, -1).T
+
     def responses(self, E: Float[Array, "M m s"]) -> Float[Array, "M m M n"]:
         """d (E_t x_t) / d u_k: what every control does to every row from then on."""
         M, s, n = self.B.shape

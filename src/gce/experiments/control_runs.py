@@ -85,7 +85,7 @@ class ControlRuns:
             M = protocol.horizon
             goal = env.run(env.excitation(np.random.default_rng([seed, 2]), M), M)[0][-1]
         env.reset(seed=seed, options={"parameters": env.parameters, "goal": goal})
-        controller = Controller(system, problem_for(env, goal, protocol))
+        controller = Controller(system, problem_for(env, goal, protocol), tolerance=protocol.tolerance)
         run = control(env, controller, self.feedback or protocol.feedback)
         low, high = env.action_bounds
         found = figures(env, run)
