@@ -46,9 +46,10 @@ def test_a_plan_without_a_simulator_leaves_the_same(tmp_path):
     bound = np.where(np.arange(first.num_nodes) == 0, 2.0, 0.0)[:, None]
     problem = Problem(horizon=6, goal=first.observations[6].astype(float), low=-bound, high=bound)
     plan = Controller(system, problem, iterations=1).plan(first.observations[0].astype(float), opening=True)
-    write_details(details_of_plan(plan, problem, system, episodes[1:], {"adapt": 3}), tmp_path)
+    write_details(details_of_plan(plan, problem, system, episodes[1:], first, {"action_names": ["push"]}), tmp_path)
     found = read_details(tmp_path)
-    assert found.about["simulated"] is False and len(found.costs) == len(found.nothing) == len(found.fit_counts) == 0
+    assert found.about["simulated"] is False and len(found.costs) == len(found.nothing) == 0
+    assert found.about["action_names"] == ["push"] and found.fit_errors.shape == (3, first.length)
     assert found.actuated.tolist() == [True] + [False] * (first.num_nodes - 1)
     assert np.array_equal(found.observations, plan.observations)
 

@@ -132,7 +132,7 @@ class Control:
             episode = data[self.episode]
             others = [data[k] for k in others_of_group(data, self.episode, self.adapt)]
             bounds = control_limits(data, int(data.groups[self.episode]))
-            world = data.world
+            world, names = data.world, {k: data.metadata.get(k) for k in ("observation_names", "action_names")}
         default = PROTOCOLS[world].horizon if world in PROTOCOLS else episode.length
         M = self.horizon or self.goal_step or min(default, episode.length)
         step = self.goal_step or M
@@ -155,7 +155,7 @@ class Control:
             ]
         system = adapt(model, others)
         if world not in WORLDS:
-            return self._plan(system, episode, bounds, goal, M, others)
+            return self._plan(system, episode, bounds, goal, M, others, names)
         if not episode.parameters:
             raise InputError(f"episode {self.episode} does not say its physical parameters; the simulator needs them")
         return self._act(WORLDS[world](), system, episode.parameters, goal, M, episode.seed or 0, others)
@@ -204,7 +204,9 @@ class Control:
             write_details(details_of_run(env, run, system, adapted, self._settings()), self.out)
         return answer
 
-    def _plan(self, system: Any, episode: Any, bounds: Any, goal: Any, M: int, adapted: list[Any]) -> dict[str, Any]:
+    def _plan(
+        self, system: Any, episode: Any, bounds: Any, goal: Any, M: int, adapted: list[Any], names: dict[str, Any]
+    ) -> dict[str, Any]:
         """Without a simulator: the plan from the episode's first observation, as a table of actions."""
         from gce import __version__
         from gce.control.problem import Problem
@@ -240,7 +242,8 @@ class Control:
         }
         if self.out is not None:
             _write_plan(self.out, plan, answer)
-            write_details(details_of_plan(plan, problem, system, adapted, self._settings()), self.out)
+            about = {**names, "settings": self._settings()}
+            write_details(details_of_plan(plan, problem, system, adapted, episode, about), self.out)
         return answer
 
     def _settings(self) -> dict[str, Any]:

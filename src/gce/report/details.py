@@ -43,7 +43,8 @@ class Details:
     observations, actions: what happened, or the plan where there is no simulator. nothing: what happens when nothing is
     done; costs: the reported cost of each step; both empty without a simulator. plan_at: the step of each plan;
     plan_actions, plan_observations: all plans' one after another, the latter each with its start first. weights: Gibbs
-    weights along the observations. fit_errors: NRMSE of predicting the run after so many episodes (`fit_counts`).
+    weights along the observations. fit_errors: NRMSE at each step of predicting the run, or a recorded episode where
+    there is no simulator, after adapting to so many episodes (`fit_counts`).
     """
 
     about: dict[str, Any]
@@ -65,7 +66,7 @@ class Details:
     operator_spectrum: Complex[Array, " features"]
     step_spectrum: Complex[Array, " coordinates"]
     fit_counts: Int[Array, " fits"]
-    fit_errors: Float[Array, "fits M"]
+    fit_errors: Float[Array, "fits predicted"]
 
     def plans(self) -> list[tuple[int, Array, Array]]:
         """(at, actions, observations) of each plan; each goes on to the end of the run."""
@@ -96,24 +97,35 @@ def details_of_run(
         bounds=(env.actuated, low, high),
         nothing=uncontrolled(env, len(run.actions)),
         costs=np.array(costs),
+        predicted=(run.observations, run.actions, None),
     )
 
 
 def details_of_plan(
-    plan: Plan, problem: Problem, system: System, adapted: Sequence[Episode], settings: dict[str, Any]
+    plan: Plan,
+    problem: Problem,
+    system: System,
+    adapted: Sequence[Episode],
+    recorded: Episode,
+    about: dict[str, Any],
 ) -> Details:
-    """Of a plan for a system that has no simulator: what the model expects stands for what happens."""
+    """Of a plan for a system that has no simulator: what the model expects stands for what happens.
+
+    recorded: an episode that was not adapted to, to see how well it is predicted. about: its coordinates' names and
+    the settings, JSON values.
+    """
     model = system.model
     return _details(
         system,
         adapted,
         (plan.observations, plan.actions, problem.goals[-1]),
         [(0, plan)],
-        about={"simulated": False, "world": model.config.world, "dt": model.config.dt, "settings": settings},
+        about={"simulated": False, "world": model.config.world, "dt": model.config.dt, **about},
         unit=model.observation_std.double().numpy(),
         bounds=(np.asarray(problem.controls.any(-1)), problem.low, problem.high),
         nothing=np.zeros((0, *plan.observations.shape[1:])),
         costs=np.zeros(0),
+        predicted=(recorded.observations.astype(float), recorded.actions.astype(float), recorded.exogenous),
     )
 
 
@@ -127,12 +139,13 @@ def _details(
     bounds: tuple[Array, Array, Array],
     nothing: Array,
     costs: Array,
+    predicted: tuple[Array, Array, Array | None],
 ) -> Details:
+    """path: observations, actions and goal; predicted: observations, actions and exogenous inputs that no fit knew."""
     observations, actions, goal = path
     weights = weights_along(system, observations, actions)
-    counts, errors = np.zeros(0, np.int64), np.zeros((0, len(actions)))
-    if about["simulated"]:  # a plan says nothing of how well it was predicted
-        counts, errors = fit_by_episodes(system, adapted, observations, actions, unit)
+    truth, taken, exogenous = predicted
+    counts, errors = fit_by_episodes(system, adapted, truth, taken, unit, exogenous)
     actuated, low, high = bounds
     return Details(
         about={**about, "points": system.model.config.points, "model": _model(system), "versions": versions()},

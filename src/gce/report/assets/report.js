@@ -131,10 +131,8 @@ function distances() {
 }
 
 function costs() {
-  if (!DATA.costs.length) {
-    byId("cost-note").textContent = "Without a simulator there is no cost but the predicted one above.";
-    return;
-  }
+  byId("cost-card").hidden = !DATA.costs.length; // without a simulator there is no cost but the predicted one
+  if (!DATA.costs.length) return;
   const total = DATA.costs.reduce((a, b) => a + b, 0);
   byId("cost-note").textContent = `The squared distance from the goal and the weighted squared actions; ${brief(total)} in all.`;
   charts.push(new Chart(byId("cost"), { series: [{ style: "real", x: steps(DATA.costs, 1), y: DATA.costs }], xLabel: "step", yLabel: "cost", zero: true, label: "cost of each step" }, pick));
@@ -167,11 +165,8 @@ function actions() {
 
 function fit() {
   const { counts, errors } = DATA.fit;
-  if (!counts.length) {
-    byId("fit-note").textContent = "Without a simulator nothing shows how well the path was predicted.";
-    return;
-  }
-  byId("fit-note").textContent = "NRMSE of predicting this run, which no fit knew, from its start and its actions: mean over its steps, and at the last.";
+  const what = DATA.simulated ? "this run" : "the recorded episode that the plan starts from";
+  byId("fit-note").textContent = `NRMSE of predicting ${what}, which no fit knew, from its start and its actions: mean over its steps, and at the last.`;
   const mean = errors.map((row) => row.reduce((a, b) => a + b, 0) / row.length), last = errors.map((row) => row.at(-1));
   new Chart(byId("fit"), {
     series: [{ name: "mean", style: "real", x: counts, y: mean, dots: 4, joined: true }, { name: "at the last step", style: "plan", x: counts, y: last, dots: 3, joined: true }],
@@ -229,11 +224,15 @@ spectrum("step-spectrum", "step-note", DATA.spectra.step, {
 byId("settings").replaceChildren(table(told(DATA.settings)));
 byId("model").replaceChildren(table(told(DATA.model)));
 byId("versions").replaceChildren(table(Object.entries(DATA.versions)));
+if (!DATA.simulated) {
+  byId("motion-title").textContent = "What is planned";
+  byId("ghost-choice").hidden = true;
+}
 byId("weights-note").textContent = DATA.weights[0].length
   ? "The thicker the half of a link next to a node, the more weight that node gives to the other end; the ring is the weight it gives to itself. Choose a node to read its weights."
     + (DATA.edges_left_out ? ` Of this large graph ${DATA.edges_left_out} edges of least weight are left out.` : "")
   : "This form of the operator has no Gibbs weights.";
 byId("motion-caption").textContent = DATA.scene.kind === "network"
-  ? `Colour: above (red) or below (blue) the goal, by up to ${brief(motion.span)}; outer ring: as the plan expected. Bars: actions.`
-  : "Solid: the system; dashed: as the plan expected; amber: the goal" + (DATA.scene.kind === "polygons" ? "; red boxes are actuated, deeper where they pull." : "; green: the action.");
+  ? `Colour: above (red) or below (blue) the goal, by up to ${brief(motion.span)}${DATA.simulated ? "; outer ring: as the plan expected" : ""}. Bars: actions.`
+  : `Solid: the system${DATA.simulated ? "; dashed: as the plan expected" : " as the plan expects it"}; amber: the goal` + (DATA.scene.kind === "polygons" ? "; red boxes are actuated, deeper where they pull." : "; green: the action.");
 show(0);
