@@ -147,6 +147,8 @@ def test_other_kinds_and_plans_alone_are_shown_too(browser, tmp_path, kind):
     shown, complaints = opened(browser, f"file://{tmp_path}/page.html", PHONE)
     assert overflow(shown) <= 0 and complaints == []
     assert shown.locator("#motion " + ("polygon.polygon" if simulated else "circle.network")).count() == 3
+    if kind == "network":
+        assert shown.locator("#goal text").all_text_contents() == [f"{float(v):.3g}" for v in made(kind).goal[:, 0]]
     assert shown.locator("#cost-card").is_visible() == shown.locator("#ghost-choice").is_visible() == simulated
     shown.close()
 

@@ -29,7 +29,7 @@ class Scene {
     container.replaceChildren();
     this.svg = element("svg", { viewBox: `0 0 ${this.width} ${this.height}`, role: "img", "aria-label": label }, container);
     this.layers = {};
-    for (const name of ["rail", "bodies", "links", "selves", "nodes", "ghosts", "goals", "pushes", "marks", "handles"])
+    for (const name of ["rail", "bodies", "links", "selves", "nodes", "ghosts", "goals", "pushes", "marks"])
       this.layers[name] = element("g", { class: name }, this.svg);
     this.#build();
   }
@@ -88,6 +88,8 @@ class Scene {
     this.ghosts = kinds.map(() => element(shape, { class: "ghost" }, layers.ghosts));
     this.goals = kinds.map(() => element(shape, { class: "goal" }, layers.goals));
     this.pushes = scene.actuated.map((on) => (on && scene.kind !== "polygons" ? element("line", { class: "push" }, layers.pushes) : null));
+    // Values are written beside the nodes of a small network.
+    this.values = this.isNetwork && this.count <= 30 ? kinds.map(() => element("text", {}, layers.marks)) : [];
     this.mark = element("circle", { class: "chosen", r: 0 }, layers.marks);
     this.bent = null;
   }
@@ -114,6 +116,11 @@ class Scene {
     if (!this.bent) this.bendAt(frame.places);
     frame.places.forEach((row, i) => this.#place(this.bodies[i], i, row, this.size));
     if (this.isNetwork) frame.places.forEach((row, i) => this.bodies[i].setAttribute("style", `fill:${this.colour(row[0], frame.goal?.[i]?.[0])}`));
+    this.values.forEach((text, i) => {
+      text.textContent = brief(frame.places[i][0]);
+      text.setAttribute("x", Math.min(centres[i][0] + 1.8 * this.size, this.width - 60));
+      text.setAttribute("y", centres[i][1] - 1.8 * this.size);
+    });
     if (this.scene.kind === "polygons" && frame.action)
       this.bodies.forEach((body, i) => this.scene.actuated[i] && body.setAttribute("fill-opacity", 0.35 + 0.6 * Math.min(1, Math.max(0, (frame.action[i] + 1) / 2))));
     this.#shadow(this.ghosts, frame.ghost, frame.goal, 1.45, true);

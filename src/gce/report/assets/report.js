@@ -47,6 +47,8 @@ if (DATA.scene.kind === "network") {
   const misses = DATA.frames.flatMap((frame) => frame.map((row, i) => Math.abs(row[0] - DATA.goal[i][0])));
   motion.span = goal.span = Math.max(...span(misses)) || 1;
   byId("goal-choice").hidden = true; // colours are of the distance from it
+  const values = span(DATA.goal.map((row) => row[0]));
+  byId("goal-caption").textContent = values[0] === values[1] ? `The goal: ${brief(values[0])} at every node.` : `The goal: from ${brief(values[0])} to ${brief(values[1])}.`;
 }
 motion.bendAt(DATA.frames[0]);
 goal.bendAt(DATA.frames[0]);
@@ -226,6 +228,7 @@ byId("model").replaceChildren(table(told(DATA.model)));
 byId("versions").replaceChildren(table(Object.entries(DATA.versions)));
 if (!DATA.simulated) {
   byId("motion-title").textContent = "What is planned";
+  byId("actions-title").textContent = "Actions";
   byId("ghost-choice").hidden = true;
 }
 byId("weights-note").textContent = DATA.weights[0].length
