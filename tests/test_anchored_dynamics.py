@@ -1,14 +1,19 @@
 """Dynamics around one state: the model's derivative there, through sparse products."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
 from gce.anchored_dynamics import AnchoredDynamics, coloured, linear, reach
+from gce.closed_loop import PROTOCOLS, problem_for
 from gce.control.matrix_free import solve_matrix_free
 from gce.control.settle import settle
 from gce.control.task import Task
 from gce.control.tracking import Limits
+from gce.controller import Controller
+from gce.envs.grid import PowerGrid
 from gce.graph import Graph, lattice
 from gce.oracles import linear_oracle
 from gce.planning import dynamics_of
@@ -71,6 +76,37 @@ def test_large_graphs_are_planned_around_one_state(monkeypatch):
     assert not isinstance(dynamics_of(system, controls), AnchoredDynamics)
     monkeypatch.setattr("gce.planning.MANY_NODES", 2)
     assert isinstance(dynamics_of(system, controls), AnchoredDynamics)
+
+
+def test_rates_and_soft_limits_hold_on_large_graphs():
+    system, _ = small_system()
+    env = PowerGrid(64, topology="lattice")
+    env.reset(seed=1)
+    system = replace(system, graph=env.graph, operator=replace(system.operator, constants=None))
+    goal = np.tile([1.0, 0.0], (64, 1))
+    protocol = replace(PROTOCOLS["grid"], horizon=12)
+    problem = problem_for(env, goal, protocol)
+    still = problem_for(env, goal, replace(protocol, state_cost=1e-6, terminal_cost=1e-6))
+    band = {"soft_low": goal - [0.01, np.inf], "soft_high": goal + [0.01, np.inf], "soft_cost": 100.0}
+    rated = replace(problem, rate=np.full(problem.low.shape, 0.02))
+
+    def planned(problem):
+        plan = Controller(system, problem).plan(env.observe(), opening=True)
+        return plan, np.diff(plan.actions, axis=0, prepend=0.0)
+
+    free, jumps = planned(problem)
+    slow, steps = planned(rated)
+    assert free.status == slow.status == "solved"
+    assert np.abs(jumps).max() > 0.1
+    assert np.abs(steps).max() <= 0.02 + 1e-9
+    assert slow.cost > free.cost
+    idle, held = planned(still)[0], planned(replace(still, **band))[0]
+    assert held.status == "solved"
+
+    def beyond(plan):
+        return np.square(np.clip(np.abs(plan.observations[1:, :, 0] - 1) - 0.01, 0, None)).sum()
+
+    assert beyond(held) < 0.9 * beyond(idle)
 
 
 def test_an_oracle_within_its_limit_reaches_the_least_cost():

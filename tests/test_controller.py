@@ -53,6 +53,10 @@ def test_a_plan_comes_closer_than_doing_nothing(rope):
     assert told["status"] == "solved"
     assert told["control_error"] < 0.5 * told["nothing"]
     assert run.plans[0].gradient <= 1e-4
+    led = recorded(env, env.parameters, 1, STEPS)[0].actions
+    start(env, goal)
+    assert figures(env, run, led)["replay"] < 1e-5
+    assert "replay" not in told
 
 
 def test_later_plans_start_from_what_is_estimated(rope):

@@ -132,8 +132,11 @@ def control(
     return Run(np.stack(true), np.stack(seen), np.stack(actions), goal, plans, planned_at)
 
 
-def figures(env: GraphEnv, run: Run) -> dict[str, Any]:
-    """What is reported of a run: errors in physical units, the reported cost, and how planning went."""
+def figures(env: GraphEnv, run: Run, recorded: Float[Array, "steps nodes a"] | None = None) -> dict[str, Any]:
+    """What is reported of a run: errors in physical units, the reported cost, and how planning went.
+
+    recorded: the actions that once led to the goal; replayed from the same start they say how near that comes.
+    """
     final, still = run.observations[-1], uncontrolled(env, len(run.actions))[-1]
     places = env.positions
     error, nothing = control_error(final, run.goal), control_error(still, run.goal)
@@ -148,6 +151,8 @@ def figures(env: GraphEnv, run: Run) -> dict[str, Any]:
         "plan_seconds": [plan.seconds for plan in run.plans],
         "iterations": [plan.iterations for plan in run.plans],
     }
+    if recorded is not None and len(recorded) >= len(run.actions):
+        found["replay"] = control_error(replayed(env, recorded[: len(run.actions)])[-1], run.goal)
     if env.world == "grid":
         away = np.linalg.norm(run.observations[0, :, 0] - run.goal[:, 0])
         found["voltage_error"] = float(np.linalg.norm(final[:, 0] - run.goal[:, 0]) / away)
@@ -156,9 +161,14 @@ def figures(env: GraphEnv, run: Run) -> dict[str, Any]:
 
 def uncontrolled(env: GraphEnv, steps: int) -> Float[Array, "M_plus_1 nodes d"]:
     """What happens when nothing is done, from the same start."""
+    return replayed(env, np.zeros((steps, env.graph.num_nodes, len(env.action_names))))
+
+
+def replayed(env: GraphEnv, actions: Float[Array, "M nodes a"]) -> Float[Array, "M_plus_1 nodes d"]:
+    """What happens under given actions, from the same start."""
     twin = type(env)()
-    twin.reset(seed=env.np_random_seed, options={"parameters": env.parameters})
-    return twin.run(lambda t: np.zeros((env.graph.num_nodes, len(env.action_names))), steps)[0]
+    twin.reset(seed=env.np_random_seed, options={"parameters": env.parameters, "process_noise": env.process_noise})
+    return twin.run(lambda t: actions[t], len(actions))[0]
 
 
 def _cost(env: GraphEnv, observations: Array, actions: Array, goal: Array) -> float:

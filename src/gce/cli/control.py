@@ -114,7 +114,8 @@ class Control:
         if self.what == "grid" and self.goal is None:
             goal = np.tile([1.0, 0.0], (count, 1))
         model = load_model(self.model or shipped(self.what))
-        return self._act(env, adapt(model, recorded[1:]), parameters, goal, M, self.seed, recorded[1:])
+        system, led = adapt(model, recorded[1:]), recorded[0].actions.astype(float)
+        return self._act(env, system, parameters, goal, M, self.seed, recorded[1:], led if self.goal is None else None)
 
     def _recorded(self) -> dict[str, Any]:
         """The system and the start of a recorded episode; the goal is where it went, unless another is given."""
@@ -158,12 +159,13 @@ class Control:
             return self._plan(system, episode, bounds, goal, M, others, names)
         if not episode.parameters:
             raise InputError(f"episode {self.episode} does not say its physical parameters; the simulator needs them")
-        return self._act(WORLDS[world](), system, episode.parameters, goal, M, episode.seed or 0, others)
+        led = episode.actions.astype(float) if self.goal is None and step == M else None
+        return self._act(WORLDS[world](), system, episode.parameters, goal, M, episode.seed or 0, others, led)
 
     # ---- acting ----
 
     def _act(
-        self, env: Any, system: Any, parameters: Any, goal: Any, M: int, seed: int, adapted: list[Any]
+        self, env: Any, system: Any, parameters: Any, goal: Any, M: int, seed: int, adapted: list[Any], recorded: Any
     ) -> dict[str, Any]:
         from gce import __version__
         from gce.closed_loop import PROTOCOLS, control, figures, problem_for
@@ -190,7 +192,7 @@ class Control:
         with progress("controlling", M, "steps") as done:
             run = control(env, controller, protocol.feedback, done, observer)
         answer = {
-            **figures(env, run),
+            **figures(env, run, recorded),
             "world": env.world,
             "objects": env.graph.num_nodes,
             "horizon": M,

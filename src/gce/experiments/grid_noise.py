@@ -115,8 +115,8 @@ class GridNoise:
 
     def _oracle_of(self, env: PowerGrid) -> LinearOracle:
         """Of the last grid asked for, kept: it is the same under all noises."""
-        seed = env.parameters.stress.tobytes()
-        if seed not in self._known:
+        key = np.asarray(env.parameters.stress).tobytes()
+        if key not in self._known:
             self._known.clear()
             protocol, n = PROTOCOLS["grid"], env.graph.num_nodes
             A, B, c = env.linearised()
@@ -125,8 +125,8 @@ class GridNoise:
             weight[-1, :n] = np.sqrt(protocol.state_cost + protocol.terminal_cost)
             goal = np.concatenate([np.ones(n), np.zeros(n)])
             effort, where = np.sqrt(protocol.action_cost), np.flatnonzero(env.actuated)
-            self._known[seed] = linear_oracle(A, B[:, where], c, goal, weight, effort, env.action_limit)
-        return self._known[seed]
+            self._known[key] = linear_oracle(A, B[:, where], c, goal, weight, effort, env.action_limit)
+        return self._known[key]
 
     def _nothing(self, env: PowerGrid, seed: int, options: dict[str, Any]) -> dict[str, Any]:
         env.reset(seed=seed, options=options)
