@@ -4,13 +4,15 @@ import numpy as np
 import pytest
 import torch
 
-from gce.baselines import adapt
+import gce.baselines.controller as room
+from gce.baselines import BaselineController, adapt, train
 from gce.baselines.base import Config, configure
 from gce.baselines.koopman import Blocks
 from gce.baselines.kpm import Kpm, KpmConfig
 from gce.baselines.padded import Normal, PaddedConfig
 from gce.baselines.pcc import Pcc, PccConfig
 from gce.baselines.vae import Vae
+from gce.control.problem import Problem
 from gce.graph import Graph, ring
 from gce.ridge import Moments, solve
 from gce.topology import Topology
@@ -141,3 +143,21 @@ def test_nodes_that_are_not_there_do_not_count():
     moved = x.clone()
     moved[:, 16:24] = 7.0
     assert torch.equal(model.likelihood(x, z, present), model.likelihood(moved, z, present))
+
+
+def test_impulse_responses_plan_as_matrices_do(monkeypatch):
+    """On a small system both ways of planning with a linear method find the same actions."""
+    episodes = system_episodes("rope")
+    adapted = adapt(train("kpm", recorded("rope")), episodes)
+    goal = episodes[0].observations[12].astype(float)
+    high = np.zeros((len(goal), 1))
+    high[0] = 2.0
+    problem = Problem(12, goal, -high, high, state_cost=0.1, action_cost=0.01)
+    start = episodes[0].observations[0].astype(float)
+    plans = []
+    for large in (10**6, 0):
+        monkeypatch.setattr(room, "LARGE_STATE", large)
+        plans.append(BaselineController(adapted, problem).plan(start))
+    assert np.allclose(plans[0].actions, plans[1].actions, atol=1e-3)
+    assert plans[1].cost == pytest.approx(plans[0].cost, rel=1e-4)
+    assert np.allclose(plans[0].observations, plans[1].observations, atol=1e-3)

@@ -103,6 +103,15 @@ def test_shards_divide_the_cells_and_are_put_together(context, monkeypatch):
         Shard.of("3/2")
 
 
+def test_time_that_is_up_leaves_the_runs_that_are_there(context, monkeypatch):
+    monkeypatch.setitem(EXPERIMENTS, "squares", Squares())
+    reproduce([Squares()], TINY, context, Shard.of("1/2"), no_bar)
+    late = Squares()
+    reproduce([late], TINY, context, None, no_bar, minutes=-1.0)
+    assert late.computed == []
+    assert [r["seed"] for r in context.records("squares")] == [0, 2, 4]
+
+
 def test_a_key_is_of_settings_seed_files_and_code(tmp_path, monkeypatch):
     model = tmp_path / "model"
     model.write_text("weights")

@@ -1,19 +1,22 @@
 """A controller for an adapted baseline, with the problem, solvers and protocol of our own.
 
 A linear step with a linear output is one quadratic problem; everything else is solved, followed and linearised again
-(iterative LQR), at most `iterations` times.
+(iterative LQR), at most `iterations` times. Linear steps of large graphs are planned by their impulse responses.
 """
 
 from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
 from jaxtyping import Float
 
 from gce.baselines.base import Adapted
+from gce.baselines.impulse import LARGE_STATE, Impulse, ImpulseDynamics
+from gce.baselines.koopman import LinearAdapted
 from gce.baselines.planning import BaselineDynamics
 from gce.control.problem import Problem
 from gce.control.settle import settle
@@ -43,6 +46,14 @@ class BaselineController:
         if p.on != "observations":
             raise InputError(f"baselines are compared by goals in observations, not in {p.on}; state the goal as one")
 
+    @cached_property
+    def _impulse(self) -> Impulse | None:
+        """Responses in place of matrices along the path, where the method is linear and the graph large."""
+        adapted, p = self.adapted, self.problem
+        if not isinstance(adapted, LinearAdapted) or len(adapted.c) <= LARGE_STATE:
+            return None
+        return Impulse(adapted, p.controls, p.goals[-1], p.horizon)
+
     def plan(
         self,
         observation: Float[Array, "nodes d"],
@@ -60,17 +71,24 @@ class BaselineController:
         exogenous = None
         if p.exogenous is not None and model.sizes.num_exogenous:
             exogenous = torch.as_tensor(p.exogenous[step:]) / model.exogenous_std
-        dynamics = BaselineDynamics(self.adapted, p.controls, exogenous)
-        x0 = dynamics.start(observation, before)
+        plain = BaselineDynamics(self.adapted, p.controls, exogenous)
+        x0 = plain.start(observation, before)
+        known = self._impulse
+        dynamics: BaselineDynamics | ImpulseDynamics = plain
+        begin = x0
+        if known is not None:
+            dynamics = ImpulseDynamics(plain, known, x0, p.horizon - step)
+            begin = dynamics.y0
         scale = model.action_std.numpy()
         last = np.zeros(int(p.controls.sum())) if before is None else (before[1] / scale)[p.controls]
         task = task_of(model, dynamics, p, step, last)
         u = np.zeros_like(task.w) if start is None else (start / scale)[:, p.controls]
-        settled = settle(dynamics, task, x0, u, solve_suitably, self.iterations, self.tolerance)
+        settled = settle(dynamics, task, begin, u, solve_suitably, self.iterations, self.tolerance)
         actions = np.zeros((len(settled.u), *p.controls.shape))
         actions[:, p.controls] = settled.u
         with torch.no_grad():
-            path = torch.from_numpy(np.concatenate([x0[None], settled.x]))
+            states = settled.x if known is None else plain.rollout(x0, settled.u)
+            path = torch.from_numpy(np.concatenate([x0[None], states]))
             expected = model.denormalise(self.adapted.observe(path)).numpy()
             features = self.adapted.features(path).numpy()
         expected[0] = observation

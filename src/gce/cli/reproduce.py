@@ -26,6 +26,8 @@ class Reproduce:
     """quick: a few runs of each cell, minutes in all; paper: 200 runs, 20 of slow methods."""
     shard: str | None = None
     """i/n: only this part of the cells, to divide work over machines."""
+    minutes: float = float("inf")
+    """Begin no cell after so long; the tables then have the runs that are there, and say how many."""
     results: Path = Path("results")
     """The folder of the results, with the computed cells beside them."""
     models: Path | None = None
@@ -48,6 +50,8 @@ class Reproduce:
             for name, experiment in EXPERIMENTS.items():
                 print(f"{name:{width}s}  {experiment.about}")
             return
+        if not self.minutes > 0:
+            raise InputError(f"--minutes is {self.minutes}, expected more than 0")
         if self.recorded is not None and not self.recorded.is_dir():
             raise InputError(f"--recorded is {self.recorded}, which is not a folder")
         if self.name == "report":
@@ -56,7 +60,7 @@ class Reproduce:
         chosen = list(EXPERIMENTS.values()) if self.name == "all" else [experiment_named(self.name)]
         shard = None if self.shard is None else Shard.of(self.shard)
         torch.set_num_threads(1)
-        failures = reproduce(chosen, preset_named(self.preset), context, shard, progress)
+        failures = reproduce(chosen, preset_named(self.preset), context, shard, progress, self.minutes)
         for sentence in context.skipped:
             print(sentence, file=sys.stderr)
         for name, count in failures.items():

@@ -148,6 +148,8 @@ class Queue:
 
     store: Store
     shard: Shard = field(default_factory=Shard)
+    deadline: float = float("inf")
+    """Of `time.monotonic`: no cell is begun after it."""
 
     def missing(self, cells: Sequence[Cell]) -> list[Cell]:
         mine = [cell for number, cell in enumerate(cells) if self.shard.takes(number)]
@@ -155,5 +157,7 @@ class Queue:
 
     def run(self, cells: Iterable[Cell], run: Compute, done: Callable[[int], None] = lambda cells: None) -> None:
         for cell in cells:
+            if time.monotonic() > self.deadline:
+                return
             self.store.keep(cell, compute(cell, run))
             done(1)

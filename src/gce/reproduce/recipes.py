@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from gce.baselines.windows import Draw
 from gce.errors import InputError
 
 OURS = "ours"
@@ -15,12 +16,13 @@ OURS = "ours"
 
 @dataclass(frozen=True)
 class Recipe:
-    """method: `ours`, or a baseline's name; model: what is changed in its configuration."""
+    """method: `ours`, or a baseline's name; model, schedule: what is changed in its configuration and training."""
 
     world: str
     name: str
     method: str
     model: dict[str, Any] = field(default_factory=dict)
+    schedule: dict[str, Any] = field(default_factory=dict)
 
     @property
     def folder(self) -> str:
@@ -32,13 +34,20 @@ DIMENSIONS = (8, 16, 64)
 BANDWIDTHS = (0.1, 0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 10.0)
 
 
+# Graphs of 50 to 100 nodes: as few systems, episodes and steps an iteration as our own model takes there.
+SCHEDULES: dict[tuple[str, str], dict[str, Any]] = {
+    ("grid", "cko"): {"horizons": (4, 8, 16), "draw": Draw(systems=2, windows=2, fit_episodes=3, fit_steps=8)},
+    ("grid", "graph_ode"): {"horizons": (1, 4, 8), "draw": Draw(systems=2, windows=2)},
+}
+
+
 def _ours(world: str, potential: str) -> Recipe:
     chosen = {"potential": potential, "potential_value": POTENTIALS[potential]}
     return Recipe(world, f"ours_{potential}", OURS, chosen)
 
 
 def _baselines(world: str, *names: str) -> list[Recipe]:
-    return [Recipe(world, name, name) for name in names]
+    return [Recipe(world, name, name, schedule=dict(SCHEDULES.get((world, name), {}))) for name in names]
 
 
 RECIPES: tuple[Recipe, ...] = (

@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 
 from gce.reproduce.cells import Cell, Queue, Shard, Store
 from gce.reproduce.experiment import Context, Experiment, Preset
+from gce.reproduce.registry import EXPERIMENTS
 from gce.reproduce.report import report, write_runs
 
 Bar = Callable[[str, int, str], AbstractContextManager[Callable[[int], None]]]
 
 
 def reproduce(
-    experiments: Sequence[Experiment], preset: Preset, context: Context, shard: Shard | None, bar: Bar
+    experiments: Sequence[Experiment],
+    preset: Preset,
+    context: Context,
+    shard: Shard | None,
+    bar: Bar,
+    minutes: float = float("inf"),
 ) -> dict[str, int]:
     """Compute what is missing; without a shard, write the results too. Returns the number of failures by name.
 
+    minutes: no cell is begun after so long; the results then hold the runs that are there.
     Shards only fill the store: bring the folders of all together, and run once more without a shard.
     """
     store = Store(context.results / ".cells")
-    queue = Queue(store, shard or Shard())
+    queue = Queue(store, shard or Shard(), time.monotonic() + 60 * minutes)
     total = sum(len(_mine(queue, e.cells(preset, context))) for e in experiments)
     failures, left_out = {}, []
     with bar("reproducing", total, "cells") as done:
@@ -35,10 +43,10 @@ def reproduce(
             queue.run(missing, partial(experiment.run, context=context), done)
             records = [record for cell in cells if (record := store.find(cell)) is not None]
             failures[experiment.name] = sum("failure" in record for record in records)
-            if shard is None:
+            if shard is None and records:
                 write_runs(experiment, records, preset.name, context)
     context.skipped[:] = left_out
-    if shard is None:
+    if shard is None and any(context.records(name) for name in EXPERIMENTS):
         report(context)
     return failures
 

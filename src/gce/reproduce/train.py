@@ -161,7 +161,8 @@ def _train(recipe: Recipe, data: Any, changes: dict[str, Any], folder: Path | No
     from gce.baselines import train as train_baseline
     from gce.baselines.folder import about
 
-    model = train_baseline(recipe.method, data, folder=folder, tell=tell, model=recipe.model, schedule=changes)
+    schedule = {**recipe.schedule, **changes}
+    model = train_baseline(recipe.method, data, folder=folder, tell=tell, model=recipe.model, schedule=schedule)
     return model, None if folder is None else about(folder).get("validation_nrmse")
 
 
@@ -174,6 +175,8 @@ def _horizons(recipe: Recipe) -> tuple[int, ...]:
     if recipe.method == OURS:
         return (*GROWTH, 0)
     kind = BASELINES[recipe.method]
+    if "horizons" in recipe.schedule:
+        return tuple(recipe.schedule["horizons"])
     return kind.schedule.horizons if issubclass(kind, Trainable) else ()
 
 
