@@ -18,7 +18,6 @@ import torch
 from browser import DESK, PHONE, chromium, opened, overflow
 from gce.cli import main
 from gce.errors import InputError
-from gce.explorer import server as serving
 from gce.explorer.jobs import Bench, Job
 from gce.explorer.potentials import TRAINED, potentials_of, under_potential
 from gce.explorer.server import Explorer, Server
@@ -267,7 +266,7 @@ def test_what_fails_inside_is_shown_on_a_phone_too(browser, running, monkeypatch
     def broken(*arguments):
         raise RuntimeError("the simulator broke")
 
-    monkeypatch.setattr(serving, "pursue", broken)
+    monkeypatch.setattr("gce.explorer.workshop.pursue", broken)
     page, complaints = opened(browser, running.address, PHONE, "dark")
     page.locator("#plan:enabled").wait_for(timeout=60_000)
     assert overflow(page) <= 0 and complaints == []

@@ -13,6 +13,7 @@ import json
 import secrets
 import sys
 from collections.abc import Callable
+from functools import cached_property
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -21,8 +22,7 @@ import numpy as np
 
 from gce.errors import InputError
 from gce.explorer.jobs import Bench, Job
-from gce.explorer.workshop import HORIZONS, Prepared, check, choices, described, prepare, pursue
-from gce.pages import assets_of
+from gce.pages.files import assets_of
 
 HOST = "127.0.0.1"
 LARGEST_REQUEST = 2_000_000
@@ -51,20 +51,30 @@ class Explorer:
 
     def __init__(self) -> None:
         self._bench = Bench()
-        self._prepared: Prepared | None = None
+        self._prepared: Any = None
         self._choices: dict[str, Any] | None = None
 
+    @cached_property
+    def _workshop(self) -> Any:
+        """Where the work is done, imported when it is first needed, so that the page is there at once."""
+        import torch
+
+        from gce.explorer import workshop
+
+        torch.set_num_threads(1)
+        return workshop
+
     def choices(self, request: dict[str, Any]) -> dict[str, Any]:
-        self._choices = self._choices or choices()
+        self._choices = self._choices or self._workshop.choices()
         return self._choices
 
     def prepare(self, request: dict[str, Any]) -> dict[str, Any]:
-        choice = check(request)
+        choice = self._workshop.check(request)
 
         def work(job: Job) -> dict[str, Any]:
             self._prepared = None
-            self._prepared = prepare(choice, job)
-            return described(self._prepared)
+            self._prepared = self._workshop.prepare(choice, job)
+            return self._workshop.described(self._prepared)
 
         return {"job": self._bench.start(work).number}
 
@@ -73,9 +83,10 @@ class Explorer:
         if prepared is None:
             raise InputError("there is no system yet; pick one first")
         goal, horizon = _goal(request.get("goal"), prepared.goal.shape), request.get("horizon")
-        if not isinstance(horizon, int) or not HORIZONS[0] <= horizon <= HORIZONS[1]:
-            raise InputError(f"the horizon is {horizon!r}, expected {HORIZONS[0]} to {HORIZONS[1]} steps")
-        return {"job": self._bench.start(lambda job: pursue(prepared, goal, horizon, job)).number}
+        low, high = self._workshop.HORIZONS
+        if not isinstance(horizon, int) or not low <= horizon <= high:
+            raise InputError(f"the horizon is {horizon!r}, expected {low} to {high} steps")
+        return {"job": self._bench.start(lambda job: self._workshop.pursue(prepared, goal, horizon, job)).number}
 
     def look(self, request: dict[str, Any]) -> dict[str, Any]:
         return self._bench.job(_number(request, "job")).look(_number(request, "since"))
@@ -201,9 +212,6 @@ class Handler(BaseHTTPRequestHandler):
 
 def serve(port: int, ready: Callable[[str], object]) -> None:
     """Answer until Ctrl-C; `ready` is told the address."""
-    import torch
-
-    torch.set_num_threads(1)
     server = Server(port, Explorer())
     print(f"open {server.address}\nCtrl-C stops", file=sys.stderr, flush=True)
     try:

@@ -17,7 +17,7 @@ from gce.explorer.jobs import Job
 from gce.explorer.potentials import potentials_of, under_potential
 from gce.files import load_model, shipped
 from gce.inspection import weights_along
-from gce.pages import drawn, scene_of, shown_coordinates
+from gce.pages.scene import drawn, scene_of, shown_coordinates
 from gce.system import System, adapt
 from gce.trajectory import Episode
 

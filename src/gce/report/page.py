@@ -12,7 +12,8 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from gce.errors import InputError
-from gce.pages import asset, drawn, filled, scene_of
+from gce.pages.files import asset, filled
+from gce.pages.scene import drawn, scene_of
 from gce.report.details import Details, read_details
 
 Array = np.ndarray

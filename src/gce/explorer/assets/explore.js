@@ -13,6 +13,7 @@ const MODES = {
 let choices = null, system = null, scene = null, chart = null, goal = null, mode = "all";
 let run = null; // {steps, plans, shown}: what was sent of the last plan, and the step drawn
 let busy = false, job = null; // busy: from the moment that a job is asked for
+let madeFor = ""; // the request that the system was made for
 let wanted = false; // something else was picked while a job was at work
 
 /* ---- the server ---- */
@@ -97,10 +98,11 @@ async function prepare() {
     if (job !== null) await ask("stop", { job }).catch(() => {});
     return;
   }
-  system = null;
+  if (JSON.stringify(request) === madeFor) return;
+  [system, madeFor] = [null, ""];
   try {
     const found = await work("prepare", request);
-    if (found) made(found);
+    if (found) made(found, request);
   } catch (error) {
     complain(error);
   }
@@ -111,8 +113,8 @@ async function next() {
   if (wanted) { wanted = false; await prepare(); }
 }
 
-function made(found) {
-  system = found;
+function made(found, request) {
+  [system, madeFor] = [found, JSON.stringify(request)];
   run = null;
   goal = found.goal.map((row) => [...row]);
   scene = new Scene(byId("picture"), found.scene, "the system and its goal");
@@ -283,7 +285,12 @@ byId("stop").addEventListener("click", () => job !== null && ask("stop", { job }
 byId("again").addEventListener("click", watch);
 byId("reset").addEventListener("click", () => { goal = system.goal.map((row) => [...row]); run = null; draw(); buttons(); });
 byId("world").addEventListener("change", () => { worldPicked(); prepare(); });
-for (const id of ["objects", "seed", "potential"]) byId(id).addEventListener("change", prepare);
+byId("potential").addEventListener("change", prepare);
+let typing = null;
+for (const id of ["objects", "seed"]) byId(id).addEventListener("input", () => {
+  clearTimeout(typing);
+  typing = setTimeout(prepare, 400); // once the number is whole
+});
 
 (async () => {
   try {

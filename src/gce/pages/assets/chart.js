@@ -45,7 +45,7 @@ class Chart {
     if (this.drawn === width) return;
     this.drawn = width;
     const height = spec.square ? Math.min(width, 360) : Math.round(Math.max(170, Math.min(260, width * 0.5)));
-    const box = { left: 52, right: width - 10, top: 20, bottom: height - 34 };
+    const box = { left: 52, right: width - 16, top: 20, bottom: height - 34 };
     const xs = spec.series.flatMap((s) => s.x), ys = spec.series.flatMap((s) => s.y).filter(Number.isFinite);
     let [x0, x1] = xs.length ? [Math.min(...span(xs)), Math.max(...span(xs))] : [0, 1];
     let [y0, y1] = ys.length ? [Math.min(...span(ys)), Math.max(...span(ys))] : [0, 1];
