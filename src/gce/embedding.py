@@ -173,7 +173,7 @@ class Embedding(nn.Module):
         chosen, score = self.config.regressed_state, self.potential.on(topology)
 
         def regressors(x: Tensor, phi: Tensor, acting: Tensor) -> Tensor:
-            weights = topology.softmax(score(phi)) if self.form.weighted else None
+            weights = topology.softmax(score(phi), self.potential.at_most_own) if self.form.weighted else None
             features = torch.cat([x[..., chosen], phi], dim=-1) if chosen else phi
             return self.form.state_regressors(features, acting, weights, topology)
 
