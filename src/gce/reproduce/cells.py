@@ -23,6 +23,10 @@ from typing import Any
 from gce.errors import InputError
 
 SOURCE = Path(__file__).parents[1]
+HARNESS = tuple(
+    f"gce.reproduce.{name}" for name in ("cells", "experiment", "paper", "pictures", "recipes", "statistics")
+)
+"""Modules that keep, count and print runs, and decide none."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +58,7 @@ def code_version(modules: tuple[str, ...]) -> str:
     while left:
         name = left.pop()
         file = _file_of(name)
-        if file is None or name in found:
+        if file is None or name in found or name.startswith(HARNESS):
             continue
         tree = ast.parse(file.read_text())
         for node in ast.walk(tree):
