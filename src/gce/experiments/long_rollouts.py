@@ -106,7 +106,7 @@ class LongRollouts:
                 drawn = int(np.random.SeedSequence([seed, e]).generate_state(1)[0])
                 env.reset(seed=drawn, options={"parameters": parameters})
                 paths.append(env.run(env.excitation(np.random.default_rng([drawn, 1]), steps), steps))
-            *adapting, truth = paths  # far ahead the simulator itself may break down, so the last need not be an episode
+            *adapting, truth = paths  # far ahead the simulator itself may break down: the last need be no episode
             systems.append(adapt(model, [Episode(env.graph, o, a) for o, a in adapting], measure=False))
             truths.append(truth)
             adapted.append(np.concatenate([o for o, _ in adapting]))
