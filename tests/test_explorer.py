@@ -18,6 +18,7 @@ import torch
 from browser import DESK, PHONE, chromium, opened, overflow
 from gce.cli import main
 from gce.errors import InputError
+from gce.explorer import server as serving
 from gce.explorer.jobs import Bench, Job
 from gce.explorer.potentials import TRAINED, potentials_of, under_potential
 from gce.explorer.server import Explorer, Server
@@ -180,12 +181,20 @@ def test_bad_requests_get_a_sentence(running):
         ("/api/prepare", "{", 400, "not JSON"),
         ("/api/prepare", "[]", 400, "not a JSON object"),
         ("/api/prepare", '{"world": "sea"}', 400, "no world 'sea'"),
+        ("/api/prepare", '{"world": []}', 400, "no world []"),
+        ("/api/prepare", "[" * 100_000, 400, "not JSON"),
         ("/api/plan", "{}", 400, "no system yet"),
         ("/api/look", '{"job": -1}', 400, "job is -1"),
     ):
         found, text = asked(running, "POST", path, body, X_Token=running.token)
         assert found == status and words in json.loads(text)["error"], path
     assert asked(running, "POST", "/api/prepare", "{}", X_Token=running.token, Content_Length="2000001")[0] == 413
+
+
+def test_a_goal_must_be_a_table_of_finite_numbers():
+    for rows, words in (("far", "not a table"), ([[1e400]], "finite numbers of shape"), ([[10**400]], "not a table")):
+        with pytest.raises(InputError, match=words):
+            serving._goal(rows, (1, 1))
 
 
 def test_a_busy_port_gets_a_sentence_and_status_2(running, capsys):

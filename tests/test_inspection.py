@@ -1,9 +1,12 @@
 """Weights along paths, spectra, and fits by number of episodes."""
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
 
+from gce.errors import InputError
 from gce.inspection import fit_by_episodes, operator_spectrum, step_spectrum, weights_along
 from gce.metrics import nrmse
 from gce.potentials import gibbs_weights
@@ -71,6 +74,22 @@ def test_the_steps_spectrum_is_that_of_finite_differences(adapted):
         system.model.float()
     radius = np.abs(np.linalg.eigvals(A.numpy())).max()
     assert abs(np.abs(step_spectrum(system, observation)).max() - radius) < 1e-3 * radius
+
+
+@pytest.mark.parametrize("world", ["soft", "swim", "grid"])
+def test_every_world_can_be_looked_into(world):
+    episodes = system_episodes(world)
+    model = untrained(world)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # few episodes leave much to the ridge
+        system = adapt(model, episodes[1:], measure=False)
+    first = episodes[0].observations.astype(float)
+    weights = weights_along(system, first, episodes[0].actions)
+    assert (len(operator_spectrum(system, weights[0])) > 0) != model.config.implicit
+    assert np.isfinite(step_spectrum(system, first[0])).all()
+    if model.config.implicit:
+        with pytest.raises(InputError, match="only adds pushes"):
+            blocks(model, system.operator)
 
 
 def test_the_last_fit_is_that_of_adapting_to_all_episodes(adapted):

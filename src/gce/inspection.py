@@ -47,9 +47,12 @@ def weights_along(
 
 
 def operator_spectrum(system: System, weights: Float[Array, " edges"]) -> Complex[Array, " eigenvalues"]:
-    """Of the operator in feature space with weights frozen; none where it does not share its blocks over all nodes."""
-    n, form = system.graph.num_nodes, system.operator.form
-    if not isinstance(form, HomMeanForm) or not system.model.config.selects or n > LARGEST:
+    """Of the operator in feature space with weights frozen.
+
+    None where it does not share its blocks over all nodes, or only corrects implicit features or decoded observations.
+    """
+    n, form, c = system.graph.num_nodes, system.operator.form, system.model.config
+    if not isinstance(form, HomMeanForm) or c.implicit or not c.selects or n > LARGEST:
         return np.zeros(0, np.complex128)
     alpha = np.zeros((n, n))
     alpha[system.graph.receivers, system.graph.senders] = weights

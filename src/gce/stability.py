@@ -51,6 +51,11 @@ def blocks(model: Model, operator: Operator) -> tuple[Float[Tensor, "f f"], Floa
         raise InputError(f"a certificate needs shared blocks (hom_mean), the operator is {form.name!r}")
     if not c.selects:
         raise InputError("a certificate needs a model whose features hold the observation, this one decodes it")
+    if c.implicit:
+        raise InputError(
+            "a certificate needs an operator on features alone; with implicit features it only adds pushes to the "
+            "channels of the bodies"
+        )
     f, n = c.num_state + c.num_phi, c.num_state
     acting = [*c.regressed_state, *range(n, f)]
     width, C = len(acting), operator.coefficients.double()

@@ -12,6 +12,7 @@ import errno
 import json
 import secrets
 import sys
+import traceback
 from collections.abc import Callable
 from functools import cached_property
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -106,7 +107,7 @@ def _number(request: dict[str, Any], name: str) -> int:
 def _goal(rows: Any, shape: tuple[int, ...]) -> np.ndarray:
     try:
         goal = np.array(rows, dtype=np.float64)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise InputError("the goal is not a table of numbers") from None
     if goal.shape != shape or not np.isfinite(goal).all():
         raise InputError(f"the goal has shape {goal.shape}, expected finite numbers of shape {shape}")
@@ -132,6 +133,11 @@ class Server(ThreadingHTTPServer):
             name: getattr(explorer, name) for name in ("choices", "prepare", "plan", "look", "stop")
         }
         self.hosts = {f"{name}:{self.server_port}" for name in (HOST, "localhost")}
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A page that goes away in the middle of an answer is nothing to tell of."""
+        if not isinstance(sys.exc_info()[1], ConnectionError):
+            super().handle_error(request, client_address)
 
     @property
     def address(self) -> str:
@@ -193,11 +199,11 @@ class Handler(BaseHTTPRequestHandler):
         if name not in self.server.answers:
             raise Refused(404, "there is nothing here")
         length = self.headers.get("Content-Length", "")
-        if not length.isdigit() or int(length) > LARGEST_REQUEST:
+        if not length.isdecimal() or int(length) > LARGEST_REQUEST:
             raise Refused(413, f"a request needs a length of at most {LARGEST_REQUEST} bytes")
         try:
             request = json.loads(self.rfile.read(int(length)))
-        except ValueError:
+        except (ValueError, RecursionError):
             raise Refused(400, "the request is not JSON") from None
         if not isinstance(request, dict):
             raise Refused(400, "the request is not a JSON object")
@@ -205,6 +211,11 @@ class Handler(BaseHTTPRequestHandler):
             return "application/json", json.dumps(self.server.answers[name](request)).encode()
         except InputError as error:
             raise Refused(400, str(error)) from None
+        except Exception as error:
+            traceback.print_exc(file=sys.stderr)
+            raise Refused(
+                500, f"something went wrong inside ({type(error).__name__}); the terminal says more"
+            ) from None
 
     def log_message(self, format: str, *args: Any) -> None:
         """Quiet: the page asks several times a second."""

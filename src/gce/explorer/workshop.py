@@ -81,7 +81,7 @@ def choices() -> dict[str, Any]:
 def check(request: dict[str, Any]) -> Choice:
     """A request's choice; what cannot be is refused."""
     world = request.get("world")
-    if world not in PROTOCOLS:
+    if not isinstance(world, str) or world not in PROTOCOLS:
         raise InputError(f"there is no world {world!r}; the worlds are {', '.join(PROTOCOLS)}")
     low, high = OBJECTS.get(world, world_named(world).object_range)
     objects = _whole(request, "objects", low, high)
@@ -158,7 +158,7 @@ def pursue(prepared: Prepared, goal: Array, horizon: int, job: Job) -> dict[str,
     found = figures(env, run)
     shares = ("control_error", "control_error_over_nothing", "control_error_positions", "voltage_error", "cost")
     return {
-        "figures": {name: found[name] for name in shares if found.get(name) is not None},
+        "figures": {name: found[name] for name in shares if found.get(name) is not None and np.isfinite(found[name])},
         "status": run.status,
         "plan_seconds": found["plan_seconds"],
         "nothing": _rounded(teller.distances(still)),

@@ -40,7 +40,7 @@ def scene_of(
         return {**scene, "places": np.round(layout(len(node_type), edge_index.T[senders < receivers]), 4).tolist(),
                 "window": [-1.1, 1.1, -1.05, 1.0]}  # fmt: skip
     places = drawn(points, paths).reshape(*paths.shape[:2], -1, 2)
-    low, high = places.min((0, 1, 2)), places.max((0, 1, 2))
+    low, high = np.nanmin(places, (0, 1, 2)), np.nanmax(places, (0, 1, 2))
     room = MARGIN * max(high - low) + 0.05 * float(high[0] - low[0] < 1e-9)
     # An actuated node that never leaves its height slides on a rail.
     heights = [float(places[0, i, 0, 1]) for i in np.flatnonzero(actuated) if np.ptp(places[:, i, :, 1]) < 0.02]

@@ -39,7 +39,7 @@ def write_report(folder: Path, file: Path) -> None:
 def read_figures(folder: Path) -> dict[str, Any]:
     file = folder / FIGURES
     try:
-        figures = json.loads(file.read_text(encoding="utf-8"))
+        figures = json.loads(file.read_text(encoding="utf-8"), parse_constant=lambda name: None)
     except OSError as error:
         raise InputError(f"cannot read {file}: {error.strerror or error}; it belongs to the run") from None
     except ValueError as error:

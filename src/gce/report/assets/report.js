@@ -215,8 +215,10 @@ actions();
 fit();
 spectrum("operator", "operator-note", DATA.spectra.operator, {
   style: "real",
-  what: "Eigenvalues in feature space, with the weights of the first state." + (DATA.model.implicit ? " For this world the operator only corrects what implicit channels of the bodies say." : ""),
-  without: "the operator shares no blocks over the nodes, or the graph is large.",
+  what: "Eigenvalues in feature space, with the weights of the first state.",
+  without: DATA.model.implicit
+    ? "of these bodies the operator only corrects what their joints say; it is no map of its own."
+    : "the operator shares no blocks over the nodes, or the graph is large.",
 });
 spectrum("step-spectrum", "step-note", DATA.spectra.step, {
   style: "plan",
