@@ -29,6 +29,8 @@ class Control:
     """rope, soft, swim or grid, or a data set file."""
     objects: int | None = None
     """A world: how many objects the system has; by default a number it was not trained on."""
+    case: str | None = None
+    """Grid: a real one instead of a random one, such as case118 (extra `grid`)."""
     seed: int = 0
     """A world: of the system, its recordings and its goal."""
     episode: int = 0
@@ -70,6 +72,8 @@ class Control:
                 raise InputError(f"--{name.replace('_', '-')} is {value}, expected at least {lowest}")
         if not 0 <= self.noise < float("inf"):
             raise InputError(f"--noise is {self.noise}, expected a share of the units such as 0.05")
+        if self.case is not None and self.what not in WORLDS:
+            raise InputError(f"--case is of the grid world; {self.what} says by itself which grid it is of")
         if self.what in WORLDS:
             answer = self._drawn()
         elif Path(self.what).suffix in (".h5", ".hdf5"):
@@ -90,17 +94,21 @@ class Control:
 
         from gce.closed_loop import PROTOCOLS
         from gce.envs import world_named
+        from gce.envs.real_grids import MESHED
         from gce.files import load_model, shipped
         from gce.system import adapt
         from gce.trajectory import Episode
 
         world = world_named(self.what)
-        count = self.objects if self.objects is not None else world.object_range[1] + 1
-        env = world(objects=count)
+        if self.case is not None:
+            env = real_grid(self.what, self.case, self.objects)
+        else:
+            env = world(objects=self.objects if self.objects is not None else world.object_range[1] + 1)
         env.reset(seed=self.seed)
+        count = env.graph.num_nodes
         parameters, M = env.parameters, self.horizon or PROTOCOLS[self.what].horizon
         recorded = []
-        with progress(f"recording a {self.what} of {count}", self.adapt + 1, "episodes") as done:
+        with progress(f"recording {self.case or f'a {self.what} of {count}'}", self.adapt + 1, "episodes") as done:
             for k in range(self.adapt + 1):
                 env.reset(
                     seed=1000 * (self.seed + 1) + k,
@@ -113,7 +121,7 @@ class Control:
         goal = _read_goal(self.goal) if self.goal is not None else recorded[0].observations[M].astype(float)
         if self.what == "grid" and self.goal is None:
             goal = np.tile([1.0, 0.0], (count, 1))
-        model = load_model(self.model or shipped(self.what))
+        model = load_model(self.model or shipped(self.what if self.case is None else MESHED))
         system, led = adapt(model, recorded[1:]), recorded[0].actions.astype(float)
         return self._act(env, system, parameters, goal, M, self.seed, recorded[1:], led if self.goal is None else None)
 
@@ -251,6 +259,19 @@ class Control:
     def _settings(self) -> dict[str, Any]:
         """How the run was asked for, as JSON values."""
         return {name: str(value) if isinstance(value, Path) else value for name, value in vars(self).items()}
+
+
+def real_grid(world: str, case: str, objects: int | None) -> Any:
+    """The environment of a real grid."""
+    from gce.envs import PowerGrid
+    from gce.envs.real_grids import check_case
+
+    if world != PowerGrid.world:
+        raise InputError(f"--case is a real grid; {world} has none: give the grid world")
+    if objects is not None:
+        raise InputError(f"{case} has a number of nodes of its own; leave --objects out")
+    check_case(case)
+    return PowerGrid(topology=case)
 
 
 def _read_goal(path: Path) -> Any:

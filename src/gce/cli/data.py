@@ -41,7 +41,7 @@ class _Record:
     """Noise on the state at each step, as a share of the world's units."""
 
     def run(self) -> None:
-        objects, shard = parse_objects(self.objects), parse_shard(self.shard)
+        objects, shard = self._objects(), parse_shard(self.shard)
         from gce.recording import Recording, Shard, record
 
         recording = Recording(
@@ -66,6 +66,9 @@ class _Record:
 
     def _settings(self) -> dict[str, Any]:
         return {}
+
+    def _objects(self) -> tuple[int, int]:
+        return parse_objects(self.objects)
 
 
 @dataclass(kw_only=True)
@@ -106,19 +109,29 @@ class RecordSwim(_Record):
 
 @dataclass(kw_only=True)
 class RecordGrid(_Record):
-    """Record power grids on random graphs."""
+    """Record power grids, random or real."""
 
     episodes: int = 10_000
     objects: str = "50-100"
     group_size: int = 10
-    topology: Literal["erdos_renyi", "ring", "lattice"] = "erdos_renyi"
-    """The graphs: random, cycles or 2D grids."""
+    topology: Literal["erdos_renyi", "ring", "lattice", "meshed"] = "erdos_renyi"
+    """The graphs: random, cycles, 2D grids, or sparse ones that resemble transmission grids."""
+    case: str | None = None
+    """A real grid instead of random ones, such as case118 (extra `grid`); its number of nodes is its own."""
 
     def _world(self) -> str:
         return "grid"
 
     def _settings(self) -> dict[str, Any]:
-        return {"topology": self.topology}
+        return {"topology": self.case or self.topology}
+
+    def _objects(self) -> tuple[int, int]:
+        if self.case is None:
+            return parse_objects(self.objects)
+        from gce.envs.real_grids import case_parameters
+
+        nodes = case_parameters(self.case).num_nodes
+        return nodes, nodes
 
 
 @dataclass

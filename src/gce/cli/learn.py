@@ -265,10 +265,18 @@ def find_model(folder: Path | None, data: Any) -> Any:
 
     if folder is None and data.world is None:
         raise InputError("the file is of no known world; name a model with --model")
-    model = load_model(folder if folder is not None else shipped(data.world))
+    model = load_model(folder if folder is not None else shipped(_suited(data)))
     if model.config.world != data.world:
         raise InputError(f"the model is of the world {model.config.world}, the data of {data.world}")
     return model
+
+
+def _suited(data: Any) -> str:
+    """The name of the shipped model for data of a world: real grids and what resembles them have one of their own."""
+    from gce.envs.real_grids import CASES, MESHED
+
+    topology = data.metadata.get("recording", {}).get("settings", {}).get("topology")
+    return MESHED if topology in (MESHED, *CASES) else str(data.world)
 
 
 def others_of_group(data: Any, episode: int, count: int) -> list[int]:

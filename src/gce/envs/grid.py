@@ -6,6 +6,7 @@ environment, its linear model and its picture.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -25,6 +26,7 @@ from gce.envs.grid_batch import (
     GridParameters,
 )
 from gce.envs.network import layout, link_colour, network_canvas, node_size, value_colour
+from gce.envs.real_grids import CASES, MESHED, case_parameters, draw_meshed
 from gce.errors import InputError
 from gce.graph import Graph, erdos_renyi, lattice, ring
 
@@ -59,7 +61,9 @@ class PowerGrid(GraphEnv):
     Goal: v = 1 at rest unless another is given. Termination: none.
 
     topology: of drawn grids: "erdos_renyi" (edge probability 0.15, connected), "ring" or "lattice" (a 2D grid, as
-        square as the number of nodes allows, its last row perhaps not full).
+        square as the number of nodes allows, its last row perhaps not full), "meshed" (resembles transmission grids);
+        or a real grid such as "case118"
+        (`gce.envs.real_grids`), whose number of nodes is its own.
     """
 
     world = "grid"
@@ -86,15 +90,23 @@ class PowerGrid(GraphEnv):
         topology: str = "erdos_renyi",
         render_mode: str | None = None,
     ) -> None:
-        if topology not in STRENGTH:
-            raise InputError(f"grid: topology is {topology!r}, expected one of {', '.join(STRENGTH)}")
-        super().__init__(objects, render_mode)
+        known = (*STRENGTH, MESHED, *CASES)
+        if topology not in known:
+            raise InputError(f"grid: topology is {topology!r}, expected one of {', '.join(known)}")
+        self._case = case_parameters(topology) if topology in CASES else None
+        super().__init__(objects if self._case is None else self._case.num_nodes, render_mode)
         self.topology = topology
         self._drawn: tuple[GridParameters, np.ndarray] | None = None
 
     # ---- the random grid ----
 
     def draw_parameters(self, rng: np.random.Generator, num_objects: int) -> GridParameters:
+        if self._case is not None:
+            if num_objects != self._case.num_nodes:
+                raise InputError(f"grid: {self.topology} has {self._case.num_nodes} nodes, asked for {num_objects}")
+            return stressed(self._case, rng)
+        if self.topology == MESHED:
+            return draw_stressed(num_objects, rng)
         n = num_objects
         lines = draw_lines(self.topology, n, rng)
         susceptance = np.exp(0.3 * rng.standard_normal(len(lines)))
@@ -115,19 +127,14 @@ class PowerGrid(GraphEnv):
             "damping": np.where(is_generator, (voltage_time + filter_time) * gain, around(0.3)),
             "load": rng.uniform(0.1, 0.3, n),
         }
-        sign = 1 if rng.random() < 0.75 else -1
-        stress = sign * rng.uniform(0.11, 0.22) + _centred(0.11 * rng.standard_normal(n))
-        offset = np.zeros(n)
-        offset[is_generator] = _centred(0.15 * rng.standard_normal(int(is_generator.sum())))
-        equations = GridEquations.of(GridParameters(**calm | {"stress": np.zeros(n), "offset": np.zeros(n)}))
-        factor = stress_factor(equations, stress, offset, target=rng.uniform(0.055, 0.075))
-        return GridParameters(**calm | {"stress": factor * stress, "offset": factor * offset})
+        return stressed(GridParameters(**calm, stress=np.zeros(n), offset=np.zeros(n)), rng)
 
     def build_graph(self, parameters: GridParameters) -> Graph:
         p = parameters
         lines = np.array(p.lines, np.int64).reshape(-1, 2)
         is_load = 1 - np.array(p.is_generator, np.int64)
-        pairs, susceptance = np.concatenate([lines, lines[:, ::-1]]), np.tile(p.susceptance, 2)
+        # From i to j goes what j feels of i, b_ji, the second half of `both_ways`.
+        pairs, susceptance = np.concatenate([lines, lines[:, ::-1]]), np.roll(p.both_ways(), len(lines))
         total = np.bincount(pairs[:, 1], susceptance, p.num_nodes)
         columns = (p.is_generator, p.gain, p.inertia, p.damping, p.load, total, p.stress, p.offset)
         return Graph.from_edges(
@@ -186,16 +193,19 @@ class PowerGrid(GraphEnv):
         """
         equations, h, n = GridEquations.of(self.parameters), SUBSTEP, self.parameters.num_nodes
         solve, eye = splu(equations.step_matrix()).solve, np.eye(n)
-        from_w, from_u = solve(2 * np.diag(equations.inertia)), solve(h * np.diag(equations.is_generator * 1.0))
+        theta, rest = equations.theta, (1 - equations.theta) / equations.theta
+        from_w = solve(np.diag(equations.inertia / theta))
+        from_u = solve(h * np.diag(equations.is_generator * 1.0))
         start = np.concatenate([np.ones(n), np.zeros(n)])
         x, A, B = start, np.eye(2 * n), np.zeros((2 * n, n))
         for _ in range(SUBSTEPS):
             v, w = x[:n], x[n:]
             from_v = solve(h * equations.slope(v).toarray())
-            along = np.block([[eye + h * from_v, h * from_w], [2 * from_v, 2 * from_w - eye]])
-            A, B = along @ A, along @ B + np.concatenate([h * from_u, 2 * from_u])
-            middle = solve(2 * equations.inertia * w + h * equations.force(v))
-            x = np.concatenate([v + h * middle, 2 * middle - w])
+            over = 1 / theta[:, None]
+            along = np.block([[eye + h * from_v, h * from_w], [over * from_v, over * from_w - np.diag(rest)]])
+            A, B = along @ A, along @ B + np.concatenate([h * from_u, over * from_u])
+            middle = solve(equations.inertia / theta * w + h * equations.force(v))
+            x = np.concatenate([v + h * middle, middle / theta - rest * w])
         return A, B, x - A @ start
 
     # ---- picture ----
@@ -245,6 +255,25 @@ def draw_lines(topology: str, num_nodes: int, rng: np.random.Generator) -> Int[n
     columns = int(np.ceil(np.sqrt(num_nodes)))
     lines = lattice(-(-num_nodes // columns), columns)
     return lines[(lines < num_nodes).all(axis=1)]
+
+
+def stressed(calm: GridParameters, rng: np.random.Generator) -> GridParameters:
+    """A grid without stress and offset, with random ones that move its equilibrium 5.5-7.5% away from v = 1."""
+    n, is_generator = calm.num_nodes, np.array(calm.is_generator)
+    sign = 1 if rng.random() < 0.75 else -1
+    stress = sign * rng.uniform(0.11, 0.22) + _centred(0.11 * rng.standard_normal(n))
+    offset = np.zeros(n)
+    offset[is_generator] = _centred(0.15 * rng.standard_normal(int(is_generator.sum())))
+    factor = stress_factor(GridEquations.of(calm), stress, offset, target=rng.uniform(0.055, 0.075))
+    return replace(calm, stress=factor * stress, offset=factor * offset)
+
+
+def draw_stressed(num_nodes: int, rng: np.random.Generator, draws: int = 50) -> GridParameters:
+    """A random grid that resembles real ones; those that break down under stress are drawn again."""
+    for _ in range(draws - 1):
+        with suppress(InputError):
+            return stressed(draw_meshed(num_nodes, rng), rng)
+    return stressed(draw_meshed(num_nodes, rng), rng)
 
 
 def stress_factor(equations: GridEquations, stress: np.ndarray, offset: np.ndarray, target: float) -> float:

@@ -4,21 +4,25 @@ With v_i = V_i / Vref_i, the voltage of node i over its reference, and w = v' [1
 
     M_i w_i' + D_i w_i = F_i(v, u, xi)
     F_i = qbase_i + g_i [K_i (1 - v_i) + u_i] - q0_i (1 + s_i + xi_i) (az v_i^2 + ai v_i + ap) - v_i (H v)_i
-    H = Laplacian(b) - cap diag(q0),   qbase_i = q0_i + (H 1)_i + offset_i
+    H_ij = -b_ij,   H_ii = sum_j b_ij + y_i,   qbase_i = q0_i + (H 1)_i + offset_i
     d xi = -xi / tau dt + sigma sqrt(2 / tau) dW       (a part of each node's own and a part common to all nodes)
 
 g is 1 at generators (a droop-controlled source behind a filter) and 0 at loads; the bracket of az, ai, ap holds the
 constant impedance, current and power shares of a load. v = 1 is an equilibrium when s = xi = u = offset = 0. All
-quantities are per unit, times in seconds.
+quantities are per unit, times in seconds. On random graphs b_ij = b_ji and y_i = -cap q0_i (capacitors); a real grid
+(`gce.envs.real_grids`) gives b_ij, b_ji and y.
 
-    M inertia, D damping, K gain, q0 load, s stress, b susceptance of a line, (az, ai, ap) zip_shares, cap capacitor,
-    sigma noise_std and common_noise_std, tau noise_time; v, w, xi, u and H keep their letters
+    M inertia, D damping, K gain, q0 load, s stress, b susceptance of a line, y shunt, (az, ai, ap) zip_shares,
+    cap capacitor, sigma noise_std and common_noise_std, tau noise_time, theta implicitness; v, w, xi, u and H keep
+    their letters
 
-A step of 0.05 s is two linearly implicit midpoint steps of h = 0.025 s. With J0 = -dF/dv at v = 1, s = xi = 0,
+A step of 0.05 s is two linearly implicit steps of h = 0.025 s. With J0 = -dF/dv at v = 1, s = xi = 0,
 
-    (2M + h D + h^2 J0 / 2) wm = 2 M w + h F(v, u, xi),   v <- v + h wm,   w <- 2 wm - w
+    (M / theta + h D + theta h^2 J0) wm = M / theta w + h F(v, u, xi)
+    v <- v + h wm,   w <- (wm - (1 - theta) w) / theta
 
-so the matrix is factorised once, stiff modes stay stable, and the steady state is exact whatever J0 is.
+so the matrix is factorised once, stiff modes stay stable, and the steady state is exact whatever J0 is. theta = 1/2 is
+the midpoint rule; theta = 1, implicit Euler, damps the fast modes of real grids (L-stable).
 """
 
 from __future__ import annotations
@@ -49,18 +53,23 @@ NOISE_CHUNK = 16
 Nodes = Float[np.ndarray, " nodes"]
 Numbers = Sequence[float | int] | np.ndarray
 PER_NODE = ("gain", "inertia", "damping", "load", "stress", "offset")
+WHERE_REAL = ("back_susceptance", "shunt", "scale")
+"""What only real grids state; empty elsewhere."""
 
 
 @dataclass(frozen=True)
 class GridParameters:
     """One grid. Lists and arrays become tuples of plain numbers, so that JSON gives back an equal object.
 
-    lines: (i, j) pairs, each line once; susceptance: b of each line.
+    lines: (i, j) pairs, each line once; susceptance: b_ij of each line, and b_ji too unless back_susceptance has it.
     is_generator, gain, inertia, damping, load, stress, offset: g, K, M, D, q0, s and offset of each node; K, the
         offset and the action act at generators only (an offset at a load is refused).
     zip_shares: az, ai, ap, which add up to 1; capacitor: the share of q0 that capacitors supply.
     noise_std, common_noise_std: stationary std of the load noise's two parts; noise_time: their time constant [s].
     start_std: std of v around the equilibrium at the start.
+    back_susceptance: b_ji of each line, where it is not b_ij; both may then be negative (series capacitors).
+    shunt: y of each node; without it, what the capacitors give. scale: what one unit of each node's reactive power is
+        [p.u. of the grid], where not 1. implicitness: theta, from 1/2 to 1.
     """
 
     lines: Sequence[Sequence[int]] | np.ndarray
@@ -78,11 +87,15 @@ class GridParameters:
     common_noise_std: float = 0.015
     noise_time: float = 1.0
     start_std: float = 0.002
+    back_susceptance: Numbers = ()
+    shunt: Numbers = ()
+    scale: Numbers = ()
+    implicitness: float = 0.5
 
     def __post_init__(self) -> None:
-        for name in ("susceptance", *PER_NODE, "zip_shares"):
+        for name in ("susceptance", *PER_NODE, "zip_shares", *WHERE_REAL):
             object.__setattr__(self, name, tuple(np.asarray(getattr(self, name), np.float64).reshape(-1).tolist()))
-        for name in ("capacitor", "noise_std", "common_noise_std", "noise_time", "start_std"):
+        for name in ("capacitor", "noise_std", "common_noise_std", "noise_time", "start_std", "implicitness"):
             object.__setattr__(self, name, float(getattr(self, name)))
         object.__setattr__(self, "is_generator", tuple(bool(g) for g in self.is_generator))
         object.__setattr__(self, "lines", tuple((int(i), int(j)) for i, j in self.lines))
@@ -92,6 +105,10 @@ class GridParameters:
     def num_nodes(self) -> int:
         return len(self.is_generator)
 
+    def both_ways(self) -> Float[np.ndarray, " lines_twice"]:
+        """b_ij of all lines (i, j), then b_ji."""
+        return np.array([*self.susceptance, *(self.back_susceptance or self.susceptance)])
+
     def _check(self) -> None:
         nodes, pairs = self.num_nodes, np.array(self.lines, np.int64).reshape(-1, 2)
         if not any(self.is_generator):
@@ -99,8 +116,13 @@ class GridParameters:
         for name in PER_NODE:
             if len(getattr(self, name)) != nodes:
                 raise InputError(f"grid: {name} has {len(getattr(self, name))} values for {nodes} nodes; give one each")
-        if len(self.susceptance) != len(pairs):
-            raise InputError(f"grid: {len(self.susceptance)} susceptance values for {len(pairs)} lines; give one each")
+        for name in ("shunt", "scale"):
+            if len(getattr(self, name)) not in (0, nodes):
+                raise InputError(f"grid: {name} has {len(getattr(self, name))} values for {nodes} nodes; give one each")
+        for name in ("susceptance", "back_susceptance"):
+            values = getattr(self, name)
+            if len(values) != len(pairs) and (name == "susceptance" or len(values)):
+                raise InputError(f"grid: {len(values)} {name} values for {len(pairs)} lines; give one each")
         for i, j in pairs[((pairs < 0) | (pairs >= nodes)).any(axis=1)]:
             raise InputError(f"grid: a line joins nodes {i} and {j} but there are {nodes} nodes, numbered from 0")
         if len(np.unique(np.sort(pairs, axis=1), axis=0)) != len(pairs) or (pairs[:, 0] == pairs[:, 1]).any():
@@ -111,12 +133,17 @@ class GridParameters:
             values = np.asarray(getattr(self, field.name), np.float64)
             if not np.isfinite(values).all():
                 raise InputError(f"grid: {field.name} holds {values[~np.isfinite(values)][0]}; give finite numbers")
-        for name in ("susceptance", "inertia", "noise_time"):
+        both_ways = ("susceptance",) if not self.back_susceptance else ()
+        for name in (*both_ways, "inertia", "noise_time", "scale"):
             if np.min(getattr(self, name), initial=1.0) <= 0:
                 raise InputError(f"grid: {name} holds {np.min(getattr(self, name))}, expected positive numbers")
         for name in ("gain", "damping", "noise_std", "common_noise_std", "start_std"):
             if np.min(getattr(self, name)) < 0:
                 raise InputError(f"grid: {name} holds {np.min(getattr(self, name))}, expected no negative numbers")
+        if not 0.5 <= self.implicitness <= 1:
+            raise InputError(
+                f"grid: implicitness is {self.implicitness}, expected 1/2 (midpoint) to 1 (implicit Euler)"
+            )
         if len(self.zip_shares) != 3 or abs(sum(self.zip_shares) - 1) > 1e-9:
             raise InputError(f"grid: zip_shares are {self.zip_shares}, expected three numbers that add up to 1")
         if any(self.offset[i] and not self.is_generator[i] for i in range(nodes)):
@@ -127,7 +154,7 @@ class GridParameters:
 class GridEquations:
     """F and its slope, for one grid or several side by side (H is then block diagonal).
 
-    H: network; is_generator: g; droop: g K; source: what does not depend on v, qbase + g K.
+    H: network; is_generator: g; droop: g K; source: what does not depend on v, qbase + g K; theta: of each node's grid.
     """
 
     H: sparse.csr_array
@@ -139,23 +166,26 @@ class GridEquations:
     stress: Nodes
     source: Nodes
     zip_shares: Float[np.ndarray, "3 nodes"]
+    theta: Nodes
 
     @classmethod
     def of(cls, parameters: GridParameters) -> GridEquations:
         p, n = parameters, parameters.num_nodes
         gain, inertia, damping, load, stress, offset = (np.array(getattr(p, name)) for name in PER_NODE)
         is_generator = np.array(p.is_generator)
-        lines, b = np.array(p.lines, np.int64).reshape(-1, 2), np.array(p.susceptance)
+        lines, b = np.array(p.lines, np.int64).reshape(-1, 2), p.both_ways()
         ends, rows = lines.T.reshape(-1), np.arange(n)
-        diagonal = np.bincount(ends, np.tile(b, 2), n) - p.capacitor * load
+        shunt = np.array(p.shunt) if p.shunt else -p.capacitor * load
+        diagonal = np.bincount(ends, b, n) + shunt
         # The diagonal is stored even where it is 0, so that `slope` can fill it in.
         places = (np.concatenate([ends, rows]), np.concatenate([lines[:, ::-1].T.reshape(-1), rows]))
-        H = sparse.csr_array((np.concatenate([-b, -b, diagonal]), places), shape=(n, n))
+        H = sparse.csr_array((np.concatenate([-b, diagonal]), places), shape=(n, n))
         droop = is_generator * gain
-        # H 1 is written out: the Laplacian's rows add up to 0, and rounding should not move the equilibrium.
-        source = load - p.capacitor * load + offset + droop
+        # H 1 is the shunt: the Laplacian's rows add up to 0, and rounding should not move the equilibrium.
+        source = load + shunt + offset + droop
         shares = np.repeat(np.array(p.zip_shares)[:, None], n, axis=1)
-        return cls(H, is_generator, droop, inertia, damping, load, stress, source, shares)
+        theta = np.full(n, p.implicitness)
+        return cls(H, is_generator, droop, inertia, damping, load, stress, source, shares, theta)
 
     @classmethod
     def side_by_side(cls, grids: Sequence[GridEquations]) -> GridEquations:
@@ -179,10 +209,10 @@ class GridEquations:
         return slope
 
     def step_matrix(self) -> sparse.csc_array:
-        """2M + h D + h^2 J0 / 2."""
+        """M / theta + h D + theta h^2 J0."""
         J0 = -self.slope(np.ones_like(self.load), stressed=False)
-        diagonal = 2 * self.inertia + SUBSTEP * self.damping
-        return sparse.csc_array(sparse.diags_array(diagonal) + SUBSTEP**2 / 2 * J0)
+        diagonal = self.inertia / self.theta + SUBSTEP * self.damping
+        return sparse.csc_array(sparse.diags_array(diagonal) + sparse.diags_array(SUBSTEP**2 * self.theta) @ J0)
 
     def equilibrium(self, iterations: int = 30) -> Nodes | None:
         """F(v, 0, 0) = 0 by Newton from v = 1; None where it finds none (voltage collapse)."""
@@ -233,7 +263,7 @@ class GridBatch:
         self.equations = GridEquations.side_by_side([distinct[grid][0] for grid in grids])
         self._solvers = [distinct[grid][1] for grid in grids]
         self._equilibria = {grid: equations.equilibrium() for grid, (equations, _) in distinct.items()}
-        self._twice_inertia = 2 * self.equations.inertia
+        self._inertia = self.equations.inertia / self.equations.theta
         self._decay = np.concatenate([np.full(g.num_nodes, np.exp(-SUBSTEP / g.noise_time)) for g in grids])
 
     @property
@@ -268,11 +298,11 @@ class GridBatch:
         middle = np.empty(self.num_nodes)
         for shock in self._next_shocks():
             self.xi = self._decay * self.xi + shock
-            right = self._twice_inertia * self.w + h * equations.force(self.v, u, self.xi)
+            right = self._inertia * self.w + h * equations.force(self.v, u, self.xi)
             for part, solve in zip(self.parts, self._solvers, strict=True):
                 middle[part] = solve(right[part])
             self.v = self.v + h * middle
-            self.w = 2 * middle - self.w
+            self.w = (middle - (1 - equations.theta) * self.w) / equations.theta
         if self._process_noise:
             for part, rng in zip(self.parts, self._process_rngs, strict=True):
                 kick = rng.standard_normal((2, part.stop - part.start))
