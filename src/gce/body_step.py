@@ -103,8 +103,7 @@ class BodyStep:
         force += (c3 * action[..., None, :])[..., None] * before[..., None, :, :]
         felt = np.matmul(self._onto, force)  # [*batch, heads, corners, 2]
         if self.medium is not None:
-            for at, push in self._resisted(Q, V, a, Dq, length):
-                felt += np.matmul(at.T, self.medium[..., None] * push[..., None, :, :])
+            felt += np.matmul(self._sides.onto, self._resisted(Q, V, a)[..., None, :, :])
         square = (u[..., :, None] * u[..., None, :]).reshape(*batch, 1, -1, 4) * self.coupling[..., None]
         system = np.matmul(self._incidence, square).reshape(*batch, heads, corners, corners, 2, 2)
         system = np.swapaxes(system, -3, -2).reshape(*batch, heads, 2 * corners, 2 * corners)
@@ -112,20 +111,48 @@ class BodyStep:
         solved = np.linalg.solve(system, felt.reshape(*batch, heads, 2 * corners, 1))
         return solved.sum(-3).reshape(*batch, corners, 2)
 
+    @cached_property
+    def _sides(self) -> Sides:
+        assert self.medium is not None
+        k = np.flatnonzero(self.medium.any(axis=0))
+        eye = np.eye(len(self.mass))
+        first, second = eye[self.ends[k, 0]], eye[self.ends[k, 1]]
+        centre = eye[self.corner].mean(1)[self.node[k]]
+        medium = np.concatenate([self.medium[:, k], self.medium[:, k]], axis=1)
+        onto = medium[:, None, :] * np.concatenate([first, second]).T
+        return Sides(second - first, (first + second) / 2 - centre, self.ends[k].T.reshape(-1), self.node[k], onto)
+
     def _resisted(
-        self, Q: Array, V: Array, a: Array, Dq: Array, length: Array
-    ) -> list[tuple[Array, Float[Array, "*batch pairs 2"]]]:
-        """(which corner, force for a coefficient of 1) at the first and at the second end of every pair."""
-        tau = np.stack([Dq[..., 1], -Dq[..., 0]], axis=-1)
-        middle = (Q[..., self.ends[:, 0], :] + Q[..., self.ends[:, 1], :]) / 2
-        centre = Q[..., self.corner, :].mean(-2)[..., self.node, :]
-        tau = tau * np.sign((tau * (middle - centre)).sum(-1, keepdims=True))
-        acting = switched(a, self.switch).astype(Q.dtype)[..., self.node, None]
-        found = []
-        for end, at in ((0, np.clip(-self.across, 0, None)), (1, np.clip(self.across, 0, None))):
-            speed = np.clip((V[..., self.ends[:, end], :] * tau).sum(-1) / length, 0, None)
-            found.append((at, -acting * np.square(speed)[..., None] * tau))
-        return found
+        self, Q: Float[Array, "*batch corners 2"], V: Float[Array, "*batch corners 2"], a: Float[Array, "*batch nodes"]
+    ) -> Float[Array, "*batch ends 2"]:
+        """-s^2 L n for a coefficient of 1 at the first ends of outer sides, then at their second ends."""
+        sides = self._sides
+        along = np.matmul(sides.across, Q)
+        length = np.sqrt(np.einsum("...px,...px->...p", along, along) + 1e-8)
+        outward = np.matmul(sides.outward, Q)
+        tx, ty = along[..., 1], -along[..., 0]
+        sign = np.sign(tx * outward[..., 0] + ty * outward[..., 1])
+        tau = np.stack([sign * tx, sign * ty], axis=-1)
+        ends = np.concatenate([tau, tau], axis=-2)
+        speed = np.einsum("...px,...px->...p", V[..., sides.ends, :], ends)
+        speed /= np.concatenate([length, length], axis=-1)
+        np.maximum(speed, 0, out=speed)
+        acting = switched(a, self.switch)[..., sides.node]
+        return (-np.concatenate([acting, acting], axis=-1) * speed * speed)[..., None] * ends
+
+
+@dataclass(frozen=True)
+class Sides:
+    """Outer sides, k of them: across Q is along them, outward Q points out; ends: the first ones, then the second.
+
+    node: whose side; onto [heads, corners, ends]: where forces act, times the medium's coefficients.
+    """
+
+    across: Float[Array, "k corners"]
+    outward: Float[Array, "k corners"]
+    ends: Int[Array, " k_2"]
+    node: Int[Array, " k"]
+    onto: Float[Array, "heads corners k_2"]
 
 
 def switched(a: Array, width: float) -> Array:

@@ -79,7 +79,7 @@ def slopes(
         ends = None
         if layer.drag:
             share = heads[k, signals:][bodies.node_type] * bodies.outer.double()
-            ends = _resistance(layer, x, share, across, switch)
+            ends = _resistance(layer, x, share, across, of_node, switch)
             felt = felt + ends.felt
         y = torch.cholesky_solve(felt.flatten(1)[..., None], factor[:, k])[..., 0].unflatten(1, (corners, 2))
         Dy = torch.einsum("pc,tcx->tpx", across, y)
@@ -90,7 +90,7 @@ def slopes(
         R_a = torch.einsum("pk,tpx->tkx", from_action, by_a).unflatten(1, (corners, -1)).movedim(-1, 2).flatten(1, 2)
         if ends is not None:
             R_q, R_w = R_q + ends.by_position, R_w + ends.by_velocity
-            R_a = R_a + torch.einsum("tpc,pk->tck", ends.by_action, of_node)
+            R_a = R_a + ends.by_action
         total.append(torch.cholesky_solve(torch.cat([R_q, R_w, R_a], dim=-1), factor[:, k]))
     by_q, by_w, by_a = torch.stack(total).sum(0).split([2 * corners, 2 * corners, topology.num_nodes], dim=-1)
     return Slopes(by_q, by_w, by_a)
@@ -101,10 +101,12 @@ class _Ends:
     felt: Float[Tensor, "steps corners 2"]
     by_position: Float[Tensor, "steps i2 j2"]
     by_velocity: Float[Tensor, "steps i2 j2"]
-    by_action: Float[Tensor, "steps pairs i2"]
+    by_action: Float[Tensor, "steps i2 nodes"]
 
 
-def _resistance(layer: ImplicitLayer, x: Tensor, share: Tensor, across: Tensor, switch: float) -> _Ends:
+def _resistance(
+    layer: ImplicitLayer, x: Tensor, share: Tensor, across: Tensor, of_node: Tensor, switch: float
+) -> _Ends:
     """-s^2 tau at the ends of outer sides, s = w . tau / |tau| where positive, tau the side turned outward."""
     inputs = layer.inputs
     q, w = inputs._points(x)
@@ -114,9 +116,11 @@ def _resistance(layer: ImplicitLayer, x: Tensor, share: Tensor, across: Tensor, 
     tau = side @ turn.T
     outward = (q[..., second, :] + q[..., first, :]) / 2 - q.mean(-2, keepdim=True)
     sign = torch.sign((tau * outward).sum(-1))
-    tau = (tau * sign[..., None]).flatten(1, 2)
-    sign = sign.flatten(1, 2)
-    action = x[..., inputs.num_state - 1].repeat_interleave(len(inputs.pairs), dim=1)
+    felt_by = share.nonzero()[:, 0]  # outer sides alone
+    share, across, of_node = share[felt_by], across[felt_by], of_node[felt_by]
+    tau = (tau * sign[..., None]).flatten(1, 2)[:, felt_by]
+    sign = sign.flatten(1, 2)[:, felt_by]
+    action = x[..., inputs.num_state - 1].repeat_interleave(len(inputs.pairs), dim=1)[:, felt_by]
     on = torch.sigmoid(-action / switch) if switch else (action < 0).to(x.dtype)
     by_switch = -on * (1 - on) / switch if switch else torch.zeros_like(on)
     acting = on * share
@@ -126,7 +130,7 @@ def _resistance(layer: ImplicitLayer, x: Tensor, share: Tensor, across: Tensor, 
     by_a = x.new_zeros(T, len(across), corners, 2)
     by_q, by_w = x.new_zeros(T, corners, 2, corners, 2), x.new_zeros(T, corners, 2, corners, 2)
     for end, ids in ((0, first), (1, second)):
-        v = w[..., ids, :].flatten(1, 2)
+        v = w[..., ids, :].flatten(1, 2)[:, felt_by]
         at = (across if end else -across).clamp_min(0)
         speed = ((v * tau).sum(-1) / length).clamp_min(0)
         force = -(acting * speed.square())[..., None] * tau
@@ -141,7 +145,12 @@ def _resistance(layer: ImplicitLayer, x: Tensor, share: Tensor, across: Tensor, 
         by_q = by_q + torch.einsum("pij,tpxy->tixjy", at[:, :, None] * across[:, None, :], by_tau)
         by_w = by_w + torch.einsum("pij,tpxy->tixjy", at[:, :, None] * at[:, None, :], by_v)
     size = 2 * corners
-    return _Ends(felt, by_q.reshape(T, size, size), by_w.reshape(T, size, size), by_a.flatten(2))
+    return _Ends(
+        felt,
+        by_q.reshape(T, size, size),
+        by_w.reshape(T, size, size),
+        torch.einsum("tpc,pk->tck", by_a.flatten(2), of_node),
+    )
 
 
 def _direction(D: Float[Tensor, "*b 2"]) -> tuple[Tensor, Tensor, Tensor]:
