@@ -18,19 +18,16 @@ ALONE = 1e9
 
 
 @cache
-def adapted(world: str, ridge: float | None, precise: bool, **overrides) -> System:
-    system = adapt(untrained(world, **overrides), system_episodes(world)[:3], ridge)
-    if precise:
-        system.model.double()
+def adapted(world: str, ridge: float | None, **overrides) -> System:
+    """In double precision, so that differences can be measured."""
+    system = adapt(untrained(world, **overrides), system_episodes(world)[:3], ridge, measure=False)
+    system.model.double()
     return system
 
 
-def dynamics(
-    world: str, ridge: float | None = None, opening: bool = False, precise: bool = True, **overrides
-) -> StateDynamics:
-    """precise: in double precision, so that differences can be measured."""
+def dynamics(world: str, ridge: float | None = None, opening: bool = False, **overrides) -> StateDynamics:
     limits = recorded(world).group(0).limits
-    return dynamics_of(adapted(world, ridge, precise, **overrides), (limits.low != 0) | (limits.high != 0), opening)
+    return dynamics_of(adapted(world, ridge, **overrides), (limits.low != 0) | (limits.high != 0), opening)
 
 
 def stretch(known: StateDynamics, world: str, steps: int, first: int):
@@ -59,7 +56,7 @@ CASES = {
 @pytest.mark.parametrize("opening", [True, False])
 def test_a_rollout_is_the_models_prediction(case, opening):
     world, ridge, overrides = CASES[case]
-    known = dynamics(world, ridge, opening, precise=False, **overrides)
+    known = dynamics(world, ridge, opening, **overrides)
     first = 0 if opening else 4
     x0, u, episode = stretch(known, world, 6, first)
     o = episode.observations.astype(float)
