@@ -201,5 +201,6 @@ def _weights(records: Sequence[Record]) -> Iterator[Claim]:
         yield Claim(words, "not uniform (figure)", "–", "–", "not run")
         return
     largest = found["largest_difference_from_uniform"]
-    told = f"largest difference from uniform {largest:.3f}"
+    own = float(np.mean([np.diag(table) for table in found["weights"]]))
+    told = f"largest difference from uniform {largest:.3f}; a node weighs {own:.2f} on itself"
     yield Claim(words, "not uniform (figure)", told, "–", "reproduced" if largest > 0.05 else "not")

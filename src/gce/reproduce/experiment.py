@@ -63,7 +63,7 @@ class Context:
         found = method(self.models, world, name)
         if found.exists:
             return found
-        sentence = f"{found.label} is left out: it has no trained model; python -m gce.reproduce.train makes one"
+        sentence = f"{found.label} has no trained model and is left out; python -m gce.reproduce.train makes one"
         if sentence not in self.skipped:
             self.skipped.append(sentence)
         return None

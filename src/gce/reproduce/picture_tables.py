@@ -80,8 +80,9 @@ class Weights(Experiment):
                 axis.set(title=f"{name} weights", xlabel="sender", ylabel="receiver")
                 figure.colorbar(image, ax=axis, shrink=0.8)
         figure.savefig(folder / "weights.png", dpi=110, metadata={"Software": None})
-        largest = found["largest_difference_from_uniform"]
-        return f"A weight differs from the uniform one by up to {largest:.3f}.\n\n![weights](weights.png)\n"
+        own = np.mean([np.diag(table) for table in found["weights"]])
+        told = f"A weight differs from the uniform one by up to {found['largest_difference_from_uniform']:.3f}; "
+        return f"{told}a node weighs {own:.2f} on itself, on average.\n\n![weights](weights.png)\n"
 
 
 class ControlPictures(Experiment):

@@ -62,7 +62,7 @@ def render(experiment: Experiment, records: Sequence[Record], context: Context) 
         sentences = sorted({_place(r) + ": " + r["failure"] for r in failures})
         lines.append("Failures:\n\n" + "\n".join(f"- {sentence}" for sentence in sentences[:20]))
     if text["left_out"]:
-        lines.append("\n".join(f"- {sentence}" for sentence in text["left_out"]))
+        lines.append("Left out:\n\n" + "\n".join(f"- {sentence}" for sentence in text["left_out"]))
     _write(context.results / f"{experiment.name}.md", "\n\n".join(line.strip() for line in lines) + "\n")
     _csv(context.results / f"{experiment.name}.csv", [experiment.columns(r) for r in records])
 
