@@ -94,7 +94,7 @@ def _readme(names: Sequence[str], context: Context) -> str:
             "",
             ", ".join(f"{count} {verdict}" for verdict, count in counts.items()) + ".",
             "",
-            markdown(["claim", "paper", "ours", "paired test against CKO", ""], rows),
+            markdown(["claim", "paper", "ours", "paired test against the other", ""], rows),
             "## Tables",
             "",
             *tables,
