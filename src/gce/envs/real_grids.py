@@ -122,14 +122,13 @@ def parameters_of(flow: PowerFlow) -> GridParameters:
 def draw_meshed(num_nodes: int, rng: np.random.Generator) -> GridParameters:
     """A random grid that resembles real ones, without stress and offset."""
     i, j = short_lines(rng.uniform(0, 1, (num_nodes, 2)), extra=round(rng.uniform(0, 0.75) * num_nodes)).T
-    b = np.exp(rng.uniform(0.5, 1.3) * rng.standard_normal(len(i)))
+    b = np.exp(0.8 * rng.standard_normal(len(i)))
+    g = np.zeros(num_nodes, bool)
+    g[rng.permutation(num_nodes)[: max(1, round(rng.uniform(0.1, 0.5) * num_nodes))]] = True
     H = np.zeros((num_nodes, num_nodes))
     H[i, j] = H[j, i] = -b
     total = -H.sum(axis=1) if num_nodes > 1 else np.ones(1)
-    # Generators are anywhere, or rather at the weak ends of the grid: the smallest of weighted exponential draws.
-    order = np.argsort(rng.exponential(size=num_nodes) * total ** rng.uniform(0, 1.5))
-    g = np.isin(np.arange(num_nodes), order[: max(1, round(rng.uniform(0.1, 0.5) * num_nodes))])
-    demand = total * np.exp(rng.standard_normal(num_nodes)) * (rng.random(num_nodes) < 2 / 3)
+    demand = total * rng.uniform(0, 1, num_nodes) * (rng.random(num_nodes) < 2 / 3)
     # (H 1)_i is what node i feeds into its lines, generation less demand; over the grid both are the same.
     generation = np.where(g, total * rng.uniform(0.5, 1.5, num_nodes), 0.0)
     amount = rng.uniform(0.02, 0.15) * GAIN * total[g].sum()
