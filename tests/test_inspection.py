@@ -92,6 +92,14 @@ def test_bodies_and_networks_can_be_looked_into(world):
             blocks(model, system.operator)
 
 
+def test_spectra_of_large_systems_are_left_out(adapted, monkeypatch):
+    system, (episode, *_) = adapted
+    monkeypatch.setattr("gce.inspection.LARGEST", 4)
+    monkeypatch.setattr("gce.inspection.LARGEST_STATE", 16)
+    assert len(operator_spectrum(system, np.zeros(system.graph.num_edges))) == 0
+    assert len(step_spectrum(system, episode.observations[0].astype(float))) == 0
+
+
 def test_the_last_fit_is_that_of_adapting_to_all_episodes(adapted):
     system, (episode, *others) = adapted
     observations, unit = episode.observations.astype(float), system.model.observation_std.double().numpy()

@@ -28,7 +28,9 @@ from gce.uncertainty import Spread
 Array = np.ndarray
 
 LARGEST = 1000
-"""Nodes, or coordinates of a state, beyond which no spectrum is taken: it would take longer than the run itself."""
+"""Nodes beyond which the operator's spectrum is not taken."""
+LARGEST_STATE = 250
+"""Coordinates of a state beyond which that of a step is not: all its directions at once need memory by the gigabyte."""
 
 
 def weights_along(
@@ -63,7 +65,7 @@ def operator_spectrum(system: System, weights: Float[Array, " edges"]) -> Comple
 def step_spectrum(system: System, observation: Float[Array, "nodes d"]) -> Complex[Array, " eigenvalues"]:
     """Of the derivative of one step at an observation at which nothing is pushed."""
     state = system.state(observation, opening=False)
-    if state.numel() > LARGEST:
+    if state.numel() > LARGEST_STATE:
         return np.zeros(0, np.complex128)
     still = state.new_zeros(1, len(state), system.model.config.num_inputs)
     with torch.no_grad():
