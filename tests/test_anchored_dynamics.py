@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from gce.anchored_dynamics import AnchoredDynamics, coloured, linear, reach
+from gce.anchored_dynamics import AnchoredDynamics, around, coloured, linear, reach
 from gce.closed_loop import PROTOCOLS, problem_for
 from gce.control.matrix_free import solve_matrix_free
 from gce.control.settle import settle
@@ -32,8 +32,9 @@ def small_system(world="grid", **overrides):
 @pytest.mark.parametrize(
     ("world", "overrides"), [("grid", {}), ("rope", {}), ("grid", {"potential": "laplace"}), ("rope", {"history": 2})]
 )
-def test_it_is_the_derivative_at_the_mean(world, overrides):
+def test_it_is_the_derivative_at_the_mean(world, overrides, monkeypatch):
     """Whether a step is known by hand or not."""
+    monkeypatch.setattr("gce.anchored_dynamics.NOISY", np.inf)
     system, _ = small_system(world, **overrides)
     c, N = system.model.config, system.graph.num_nodes
     A, B, constant = system.linearise(torch.zeros(1, N, c.num_state), torch.zeros(1, N, c.num_actions))
@@ -41,6 +42,18 @@ def test_it_is_the_derivative_at_the_mean(world, overrides):
     assert close(found.A if isinstance(found.A, np.ndarray) else found.A.toarray(), A[0].detach())
     assert close(found.B.toarray(), B[0].detach())
     assert close(found.c, constant[0].detach())
+
+
+def test_under_noise_it_is_the_mean_derivative_about_the_mean(monkeypatch):
+    monkeypatch.setattr("gce.anchored_dynamics.NOISY", 0.0)
+    system, _ = small_system("grid")
+    c, N = system.model.config, system.graph.num_nodes
+    states = torch.as_tensor(around(system)).movedim(1, 0)
+    assert len(states) > 1
+    assert float(states.mean(0).abs().max()) < 1e-6
+    A, _, _ = system.linearise(states, torch.zeros(len(states), N, c.num_actions))
+    found = linear(system).A
+    assert close(found if isinstance(found, np.ndarray) else found.toarray(), A.detach().mean(0))
 
 
 def test_colours_keep_reaches_apart():

@@ -4,7 +4,8 @@ A node's next state depends on few others: those within reach of the encoder's r
 reaches do not overlap share one backward pass through the model (Curtis, Powell and Reid 1974), so that the number of
 passes does not grow with the graph.
 
-The anchor is the mean of the recorded observations. It suits systems that stay near it, as voltages do.
+The anchor is the mean of the recorded observations. It suits systems that stay near it, as voltages do. Where a system
+is noisy, derivatives are means over states about it (`around`).
 """
 
 from __future__ import annotations
@@ -32,6 +33,9 @@ DENSE = 0.2
 """Share of entries beyond which a product with a full matrix is faster."""
 TOGETHER = 20_000
 """Edges times backward passes taken at once."""
+NOISY, PAIRS, SPREAD = 0.05, 3, 2.0
+"""Noise of a step, in units of the observation, from which slopes are means over so many pairs of states; how many
+times the noise of a step these are thrown about, since it builds up over steps."""
 
 
 @dataclass(frozen=True)
@@ -108,6 +112,23 @@ Pull = Callable[[Array], tuple[Array, Array]]
 """Cotangents [k, nodes, c] of the next state to those of the state and of the inputs [k, nodes, inputs]."""
 
 
+def around(system: System) -> Float[Array, "nodes rows c"]:
+    """The mean observation; where a system is noisy, states about it in pairs, as far off as its noise throws them.
+
+    Noise is what one step of the fitted operator leaves unexplained. Features that are bent within its reach have
+    slopes at one state that no state keeps: their mean over the noise counts (statistical linearisation, Gelb 1974).
+    """
+    model, c = system.model, system.model.config
+    residual = system.operator.residual
+    std = residual.diagonal(dim1=-2, dim2=-1).reshape(-1, residual.shape[-1]).mean(0)[: len(model.free)].sqrt().numpy()
+    if std.max() < NOISY:
+        return np.zeros((system.graph.num_nodes, 1, c.num_state), np.float32)
+    found = np.zeros((system.graph.num_nodes, 2 * PAIRS, c.num_state), np.float32)
+    thrown = np.random.default_rng(0).standard_normal((system.graph.num_nodes, PAIRS, len(std)))
+    found[..., model.free] = SPREAD * std * np.concatenate([thrown, -thrown], axis=1)
+    return found
+
+
 def _by_autograd(system: System) -> tuple[Pull, Float[Array, " s"]]:
     """(the way back through a step from the mean observation, the state it leads to)."""
     model, topology, c = system.model, system.topology, system.model.config
@@ -135,7 +156,8 @@ def _by_hand(system: System) -> tuple[Pull, Float[Array, " s"]]:
     model, topology, c = system.model, system.topology, system.model.config
     m, inputs = len(model.free), c.num_inputs
     step = MessageStep.of(model, system.operator, topology)
-    x = np.zeros((topology.num_nodes, 1, c.num_state), np.float32)
+    x = around(system)
+    rows = x.shape[1]
     kept = step.kept(x)
     keep, spread = (part.numpy() for part in model.motion())
     moving = (~model.held[topology.node_type][:, :m]).float().numpy()
@@ -146,14 +168,15 @@ def _by_hand(system: System) -> tuple[Pull, Float[Array, " s"]]:
 
     def pull(every: Array) -> tuple[Array, Array]:
         by_y = np.einsum("knd,md,nm->mnk", every, spread, moving)
-        by_x = every @ keep.T + step.pull(kept, by_y[..., None])[..., 0].transpose(2, 1, 0)
+        at_each = np.ascontiguousarray(np.repeat(by_y[..., None] / np.float32(rows), rows, axis=-1))
+        by_x = every @ keep.T + step.pull(kept, at_each).sum(-1).transpose(2, 1, 0)
         heard = np.einsum("eam,mek->eka", acting, by_y[:, step.wiring.receivers])
         return by_x, step.wiring.out(heard).transpose(1, 0, 2)
 
     with torch.no_grad():
         still = model.stepper([system.operator], topology, reproject=True)
         push = still.drive(torch.zeros(1, topology.num_nodes, inputs), None).push[:, 0].numpy()
-    following = ((step.targets(x)[:, 0] + push) * moving) @ spread
+    following = ((step.targets(x).mean(1) + push) * moving) @ spread
     return pull, following.astype(np.float64).reshape(-1)
 
 
