@@ -71,7 +71,10 @@ def data_of(details: Details, figures: dict[str, Any]) -> dict[str, Any]:
         "title": _title(d),
         "simulated": about["simulated"],
         "dt": about["dt"],
-        "scene": scene_of(points, shown, d.edge_index[:, edges], d.node_type, d.actuated),
+        "scene": {
+            **scene_of(points, shown, d.edge_index, d.node_type, d.actuated),  # laid out by all edges
+            "edges": d.edge_index.T[edges].tolist(),
+        },
         "edges_left_out": d.edge_index.shape[1] - len(edges),
         "frames": _places(points, d.observations),
         "goal": _places(points, d.goal),
