@@ -9,7 +9,7 @@ direction is (G v)_p), m the number of points that coincide, couplings h, and sc
 
 is the velocity change of all points at once. A channel is one signal (a constant, which finds the rest length, a
 pair's stretch, its rate, the node's previous action) on the pairs of one node type and one class of equal lengths. The
-couplings h are fixed, in two heads, between which the fitted coefficients choose (training them too gained nothing).
+couplings h are fixed, in two heads, between which the fitted coefficients choose.
 Pushes along pairs conserve momentum, and the operator has one coefficient a channel, shared by all points and both
 axes: the features are vectors, and turn with the body.
 
