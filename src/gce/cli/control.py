@@ -13,6 +13,7 @@ from typing import Any, Literal
 import tyro
 
 from gce.cli.learn import find_model, others_of_group
+from gce.cli.problem_files import read_goal, read_limits
 from gce.cli.progress import progress
 from gce.errors import InputError
 
@@ -41,6 +42,8 @@ class Control:
     """A file: the goal is the episode's observation at this step; by default at the horizon."""
     goal: Path | None = None
     """A goal from a file (.json, .npy or .csv): one row a node, one column a coordinate."""
+    limits: Path | None = None
+    """Own data: a TOML file with `actuated = [nodes]` and `action_bounds = [lowest, highest]`, where not as recorded."""
     horizon: int | None = None
     """Steps of the plan; by default the world's, or as many as the goal's step."""
     feedback: int | None = None
@@ -118,7 +121,11 @@ class Control:
                 observations, actions = env.run(env.excitation(np.random.default_rng([self.seed, k]), steps), steps)
                 recorded.append(Episode(env.graph, observations, actions, parameters=dataclasses.asdict(parameters)))
                 done(1)
-        goal = _read_goal(self.goal) if self.goal is not None else recorded[0].observations[M].astype(float)
+        goal = (
+            read_goal(self.goal, env.observe().shape)
+            if self.goal is not None
+            else recorded[0].observations[M].astype(float)
+        )
         if self.what == "grid" and self.goal is None:
             goal = np.tile([1.0, 0.0], (count, 1))
         model = load_model(self.model or shipped(self.what if self.case is None else MESHED))
@@ -140,13 +147,13 @@ class Control:
                 raise InputError(f"{self.what} has the episodes 0 to {len(data) - 1}, asked for {self.episode}")
             episode = data[self.episode]
             others = [data[k] for k in others_of_group(data, self.episode, self.adapt)]
-            bounds = control_limits(data, int(data.groups[self.episode]))
+            _, *bounds = control_limits(data, int(data.groups[self.episode]))
             world, names = data.world, {k: data.metadata.get(k) for k in ("observation_names", "action_names")}
         default = PROTOCOLS[world].horizon if world in PROTOCOLS else episode.length
         M = self.horizon or self.goal_step or min(default, episode.length)
         step = self.goal_step or M
         if self.goal is not None:
-            goal = _read_goal(self.goal)
+            goal = read_goal(self.goal, episode.observations.shape[1:])
         elif world == "grid" and self.goal_step is None:
             goal = np.tile([1.0, 0.0], (episode.num_nodes, 1))
         elif step <= episode.length:
@@ -163,7 +170,10 @@ class Control:
                 for e in others
             ]
         system = adapt(model, others)
+        if self.limits is not None and world in WORLDS:
+            raise InputError(f"--limits is for systems of your own; the bounds of {world} are its simulator's")
         if world not in WORLDS:
+            bounds = bounds if self.limits is None else list(read_limits(self.limits, *bounds))
             return self._plan(system, episode, bounds, goal, M, others, names)
         if not episode.parameters:
             raise InputError(f"episode {self.episode} does not say its physical parameters; the simulator needs them")
@@ -226,8 +236,8 @@ class Control:
         problem = Problem(
             horizon=M,
             goal=goal,
-            low=bounds[1],
-            high=bounds[2],
+            low=bounds[0],
+            high=bounds[1],
             action_cost=1e-3 if self.action_cost is None else self.action_cost,
             unit=model.observation_std.double().numpy(),
             action_unit=model.action_std.double().numpy(),
@@ -272,26 +282,6 @@ def real_grid(world: str, case: str, objects: int | None) -> Any:
         raise InputError(f"{case} has a number of nodes of its own; leave --objects out")
     check_case(case)
     return PowerGrid(topology=case)
-
-
-def _read_goal(path: Path) -> Any:
-    """A goal's table: JSON (nested lists), .npy, or CSV with one row a node."""
-    import numpy as np
-
-    try:
-        if path.suffix == ".json":
-            goal = np.array(json.loads(path.read_text()), dtype=np.float64)
-        elif path.suffix == ".npy":
-            goal = np.load(path, allow_pickle=False).astype(np.float64)
-        elif path.suffix == ".csv":
-            goal = np.loadtxt(path, delimiter=",", ndmin=2, comments="#")
-        else:
-            raise InputError(f"{path} is not a goal file; give .json, .npy or .csv with one row a node")
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror or error}") from None
-    except (ValueError, TypeError) as error:
-        raise InputError(f"{path} is not a table of numbers with one row a node: {error}") from None
-    return goal
 
 
 def _write_run(folder: Path, env: Any, run: Any, answer: dict[str, Any]) -> None:
