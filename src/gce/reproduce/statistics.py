@@ -42,6 +42,8 @@ class Summary:
             words.append(f"{self.failed} failed")
         if self.unstable:
             words.append(f"{self.unstable} unstable")
+        if not self.n + lost:
+            return "–"
         if not self.n or lost > self.n:
             return f"NaN ({', '.join(words)})"
         return f"{short(self.mean)} ± {short(self.std)} ({', '.join(words)})"
