@@ -43,7 +43,7 @@ class Control:
     goal: Path | None = None
     """A goal from a file (.json, .npy or .csv): one row a node, one column a coordinate."""
     limits: Path | None = None
-    """Own data: a TOML file with `actuated = [nodes]` and `action_bounds = [lowest, highest]`, where not as recorded."""
+    """Own data: a TOML file with `actuated = [nodes]` and `action_bounds = [lowest, highest]`, unless as recorded."""
     horizon: int | None = None
     """Steps of the plan; by default the world's, or as many as the goal's step."""
     feedback: int | None = None
@@ -121,11 +121,9 @@ class Control:
                 observations, actions = env.run(env.excitation(np.random.default_rng([self.seed, k]), steps), steps)
                 recorded.append(Episode(env.graph, observations, actions, parameters=dataclasses.asdict(parameters)))
                 done(1)
-        goal = (
-            read_goal(self.goal, env.observe().shape)
-            if self.goal is not None
-            else recorded[0].observations[M].astype(float)
-        )
+        goal = recorded[0].observations[M].astype(float)
+        if self.goal is not None:
+            goal = read_goal(self.goal, goal.shape)
         if self.what == "grid" and self.goal is None:
             goal = np.tile([1.0, 0.0], (count, 1))
         model = load_model(self.model or shipped(self.what if self.case is None else MESHED))

@@ -30,7 +30,7 @@ def read_limits(path: Path, low: Any, high: Any) -> tuple[Any, Any]:
         raise InputError(f"{path}: action_bounds is {bounds!r}, expected [lowest, highest]")
     acting = told.get("actuated", np.flatnonzero((low < high).any(axis=1)).tolist())
     try:
-        limits = Limits.of(*low.shape, actuated=acting, bounds=(bounds[0], bounds[1]))
+        limits = Limits.of(low.shape[0], low.shape[1], acting, (bounds[0], bounds[1]))
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
     except (TypeError, ValueError):
