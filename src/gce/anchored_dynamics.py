@@ -33,7 +33,7 @@ DENSE = 0.2
 """Share of entries beyond which a product with a full matrix is faster."""
 TOGETHER = 20_000
 """Edges times backward passes taken at once."""
-NOISY, PAIRS, SPREAD = 0.05, 3, 2.0
+NOISY, PAIRS, SPREAD = 0.2, 3, 2.0
 """Noise of a step, in units of the observation, from which slopes are means over so many pairs of states; how many
 times the noise of a step these are thrown about, since it builds up over steps."""
 
