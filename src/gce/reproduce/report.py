@@ -23,7 +23,7 @@ systems that no model was trained on; tests are Wilcoxon's signed-rank tests on 
 observations and actions (docs/control.md), not the paper's of its features: only their order compares. Control counts
 as unstable, the paper's NaN, where it fails or ends with more than five times the error of doing nothing. *Ours* is the
 Gaussian potential trained as long as the others or, where that model is missing, the one that comes with the package
-(docs/notes say how long it was trained); the tables tell them apart."""
+(its model.json says how long it was trained); the tables tell them apart."""
 
 
 def write_runs(experiment: Experiment, records: Sequence[Record], preset: str, context: Context) -> None:
