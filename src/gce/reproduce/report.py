@@ -95,6 +95,7 @@ def _readme(names: Sequence[str], context: Context) -> str:
             ", ".join(f"{count} {verdict}" for verdict, count in counts.items()) + ".",
             "",
             markdown(["claim", "paper", "ours", "paired test against the other", ""], rows),
+            *_notes(context.results / "notes.md"),
             "## Tables",
             "",
             *tables,
@@ -104,6 +105,11 @@ def _readme(names: Sequence[str], context: Context) -> str:
             _training(context),
         ]
     )
+
+
+def _notes(file: Path) -> list[str]:
+    """What was written by hand about the present results: how they came about that the runs do not say."""
+    return ["## About these results", "", file.read_text().strip(), ""] if file.is_file() else []
 
 
 def _training(context: Context) -> str:
