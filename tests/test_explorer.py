@@ -216,7 +216,11 @@ def test_pick_drag_plan_and_watch_until_it_is_stopped(browser):
     """The command as a user runs it, in a process of its own."""
     command = [sys.executable, "-m", "gce", "explore", "--port", "0"]
     with subprocess.Popen(
-        command, stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
+        command,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # ignored where the tests run in background
     ) as job:
         try:
             address = re.search(r"http://127\.0\.0\.1:\d+/\?token=\S+", job.stderr.readline())
@@ -229,7 +233,7 @@ def test_pick_drag_plan_and_watch_until_it_is_stopped(browser):
             page.get_by_text("the horizon is 3, expected 5 to 200 steps").wait_for()
             job.stderr.readline()
             job.send_signal(signal.SIGINT)
-            assert job.stderr.read().strip() == "stopped" and job.wait(10) == 0
+            assert job.wait(10) == 0 and job.stderr.read().strip() == "stopped"
             page.locator("#plan").click()
             page.get_by_text("the server does not answer").wait_for(timeout=10_000)
             page.close()
