@@ -3,7 +3,7 @@
 Grids of 100 to 150 nodes that no model has seen, adapted to 8 episodes recorded under the same noises. Noise on the
 observations, or on the state at every step, is a share of the fixed units of v and its rate. The error is
 |v_M - 1| / |v_0 - 1| on the true v; three rows: doing nothing, the oracle (LQR with the true linear model, clipped),
-and ours, with a Kalman filter where observations are noisy. A grid under one noise is a line of grid_noise.jsonl; the
+and ours, with a Kalman filter where observations are noisy. A grid under one noise is a line of noisy_grids.jsonl; the
 command given again goes on after the last line.
 
     python -m gce.experiments.grid_noise --grids 24 --out results
@@ -55,7 +55,7 @@ class GridNoise:
 
         torch.set_num_threads(1)
         self.out.mkdir(parents=True, exist_ok=True)
-        lines = self.out / "grid_noise.jsonl"
+        lines = self.out / "noisy_grids.jsonl"
         done = [json.loads(line) for line in lines.read_text().splitlines()] if lines.exists() else []
         known = {(line["grid"], line["noise"], line["level"]) for line in done}
         model = load_model(shipped("grid")).requires_grad_(False)
@@ -149,7 +149,7 @@ class GridNoise:
             solved = sum(row["ours"]["status"] == "solved" for row in rows)
             ratio = means["ours"]["error"] / means["oracle"]["error"]
             table.append({"noise": kind, "level": level, "n": len(rows), **means, "ratio": ratio, "solved": solved})
-        (self.out / "grid_noise.json").write_text(json.dumps(table, indent=2) + "\n")
+        (self.out / "noisy_grids.json").write_text(json.dumps(table, indent=2) + "\n")
 
 
 def _error(first: np.ndarray, last: np.ndarray) -> float:
