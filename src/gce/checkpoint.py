@@ -14,9 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
-from torch import Tensor
+from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from gce.errors import InputError
 from gce.graph import Graph
@@ -43,6 +45,31 @@ def read(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
         return load_file(file), note
     except (OSError, KeyError, TypeError, ValueError, SafetensorError) as error:
         raise InputError(f"the checkpoint in {folder} is damaged: {error}; choose another folder") from None
+
+
+def packed(model: nn.Module, best: dict[str, Tensor], optimiser: Optimizer) -> dict[str, Tensor]:
+    """The tensors of a training: the model, the best one so far, and the optimiser's state."""
+    tensors = {f"model.{k}": v for k, v in model.state_dict().items()}
+    tensors |= {f"best.{k}": v for k, v in best.items()}
+    for index, state in optimiser.state_dict()["state"].items():
+        tensors |= {f"adam.{index}.{k}": torch.as_tensor(v) for k, v in state.items()}
+    return tensors
+
+
+def unpacked(tensors: dict[str, Tensor], model: nn.Module, optimiser: Optimizer) -> dict[str, Tensor]:
+    """Puts the model and the optimiser where `packed` found them; gives the best model so far."""
+
+    def part(prefix: str) -> dict[str, Tensor]:
+        return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
+
+    model.load_state_dict(part("model."))
+    state = optimiser.state_dict()
+    state["state"] = {}
+    for key, value in part("adam.").items():
+        index, name = key.split(".")
+        state["state"].setdefault(int(index), {})[name] = value
+    optimiser.load_state_dict(state)
+    return part("best.")
 
 
 def fingerprint(parts: Iterable[Graph | np.ndarray | None]) -> str:

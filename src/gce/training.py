@@ -18,7 +18,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from gce import checkpoint
 from gce.batches import SystemData, draw_batch
@@ -128,10 +127,7 @@ class Training:
     # ---- going on ----
 
     def save(self) -> None:
-        tensors = {f"model.{k}": v for k, v in self.model.state_dict().items()}
-        tensors |= {f"best.{k}": v for k, v in self.best_state.items()}
-        for index, state in self.optimiser.state_dict()["state"].items():
-            tensors |= {f"adam.{index}.{k}": torch.as_tensor(v) for k, v in state.items()}
+        tensors = checkpoint.packed(self.model, self.best_state, self.optimiser)
         text = {
             "iteration": self.iteration,
             "best": None if math.isinf(self.best) else self.best,
@@ -163,18 +159,7 @@ class Training:
             raise InputError(
                 f"{self.folder} holds a training on other data; give the data it began with or choose another folder"
             )
-
-        def part(prefix: str) -> dict[str, Tensor]:
-            return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
-
-        self.model.load_state_dict(part("model."))
-        self.best_state = part("best.")
-        state = self.optimiser.state_dict()
-        state["state"] = {}
-        for key, value in part("adam.").items():
-            index, name = key.split(".")
-            state["state"].setdefault(int(index), {})[name] = value
-        self.optimiser.load_state_dict(state)
+        self.best_state = checkpoint.unpacked(tensors, self.model, self.optimiser)
         self.iteration, self.stale, self.seconds = text["iteration"], text["stale"], text["seconds"]
         self.best = math.inf if text["best"] is None else text["best"]
         return True

@@ -163,10 +163,7 @@ class Training:
         return text
 
     def save(self) -> None:
-        tensors = {f"model.{k}": v for k, v in self.model.state_dict().items()}
-        tensors |= {f"best.{k}": v for k, v in self.best_state.items()}
-        for index, state in self.optimiser.state_dict()["state"].items():
-            tensors |= {f"adam.{index}.{k}": torch.as_tensor(v) for k, v in state.items()}
+        tensors = checkpoint.packed(self.model, self.best_state, self.optimiser)
         best = None if math.isinf(self.best) else self.best
         now = {"iteration": self.iteration, "best": best, "seconds": self.seconds}
         checkpoint.write(self.folder, tensors, {**self._note, **now})
@@ -180,18 +177,7 @@ class Training:
         for what, mine in self._note.items():
             if note.get(what) != mine:
                 raise InputError(f"{self.folder} holds a training with another {what}; choose another folder")
-
-        def part(prefix: str) -> dict[str, Tensor]:
-            return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
-
-        self.model.load_state_dict(part("model."))
-        self.best_state = part("best.")
-        state = self.optimiser.state_dict()
-        state["state"] = {}
-        for key, value in part("adam.").items():
-            index, name = key.split(".")
-            state["state"].setdefault(int(index), {})[name] = value
-        self.optimiser.load_state_dict(state)
+        self.best_state = checkpoint.unpacked(tensors, self.model, self.optimiser)
         self.iteration, self.seconds = note["iteration"], note["seconds"]
         self.best = math.inf if note["best"] is None else note["best"]
         return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -41,9 +42,9 @@ class ControlTable(Experiment):
     def run(self, cell: Cell, context: Context) -> dict[str, Any]:
         return run_cell(cell, context)
 
+    @abstractmethod
     def rows(self, context: Context) -> list[dict[str, Any]]:
         """The settings of the table's cells; those of models that are not there are left out."""
-        raise NotImplementedError
 
     def count(self, preset: Preset, settings: dict[str, Any]) -> int:
         return preset.count(settings["world"], settings["method"])

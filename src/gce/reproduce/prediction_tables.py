@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -25,8 +26,9 @@ MODULES = ("gce.reproduce.prediction_tables",)
 class PredictionTable(Experiment):
     """Made of predicted episodes."""
 
+    @abstractmethod
     def rows(self) -> list[dict[str, Any]]:
-        raise NotImplementedError
+        """The settings of the table's cells."""
 
     def cells(self, preset: Preset, context: Context) -> list[Cell]:
         found = []
@@ -49,9 +51,6 @@ class PredictionTable(Experiment):
         with np.errstate(over="ignore", invalid="ignore"):
             errors = nrmse(subject.predict(start, setting.target.actions)[1:], truth[1:], unit)
         return error_figures(errors)
-
-    def report(self, records: Sequence[Record], folder: Path) -> str:
-        raise NotImplementedError
 
 
 def error_figures(errors: np.ndarray) -> dict[str, Any]:
