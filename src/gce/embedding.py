@@ -327,7 +327,7 @@ class Motion:
         y: Float[Tensor, "nodes rows m"],
         inputs: Float[Tensor, "nodes rows a"],
     ) -> Float[Tensor, "nodes rows c"]:
-        o = x[..., : len(self.keep)] @ self.keep + y[..., : len(self.spread)] @ self.spread
+        o = x[..., : self.keep.shape[0]] @ self.keep + y[..., : self.spread.shape[0]] @ self.spread
         return self.model.next_state(x, o, inputs, self.topology)
 
 

@@ -110,5 +110,5 @@ class Encoder(nn.Module):
 
 def _each(values: Float[Tensor, "rows batch c"], matrices: Float[Tensor, "k c d"]) -> Float[Tensor, "k rows batch d"]:
     """All rows times each matrix."""
-    flat = values.reshape(1, -1, values.shape[-1]).expand(len(matrices), -1, -1)
+    flat = values.reshape(1, -1, values.shape[-1]).expand(matrices.shape[0], -1, -1)
     return torch.bmm(flat, matrices).unflatten(1, values.shape[:2])

@@ -117,8 +117,8 @@ class Stepper:
     def _apply(self, X: Float[Tensor, "nodes rows D"], C: Float[Tensor, "groups D m"]) -> Float[Tensor, "nodes rows m"]:
         """C' x of every row under its group's operator."""
         if self.by_nodes:
-            return torch.bmm(X.reshape(len(C), -1, X.shape[-1]), C).reshape(*X.shape[:-1], -1)
-        parts = X.unflatten(1, (len(C), -1)).transpose(0, 1)
+            return torch.bmm(X.reshape(C.shape[0], -1, X.shape[-1]), C).reshape(*X.shape[:-1], -1)
+        parts = X.unflatten(1, (C.shape[0], -1)).transpose(0, 1)
         return torch.bmm(parts.flatten(1, 2), C).reshape(*parts.shape[:-1], -1).transpose(0, 1).flatten(1, 2)
 
     def __call__(

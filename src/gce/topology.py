@@ -226,5 +226,5 @@ class Incidence:
 
 
 def _times(matrix: Float[Tensor, "rows k"], values: Float[Tensor, "k ..."]) -> Float[Tensor, "rows ..."]:
-    product = matrix.to(values.dtype) @ values.reshape(len(values), -1)
-    return product.reshape(len(matrix), *values.shape[1:])
+    product = matrix.to(values.dtype) @ values.reshape(values.shape[0], -1)  # shape[0]: len of a tensor is slow
+    return product.reshape(matrix.shape[0], *values.shape[1:])
