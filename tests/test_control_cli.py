@@ -7,7 +7,6 @@ import pytest
 from PIL import Image
 
 from gce.cli import main
-from gce.errors import InputError
 from gce.trajectory import Dataset
 
 
@@ -78,26 +77,3 @@ def test_bad_input_gets_a_sentence_and_status_2(name, recording, tmp_path, capsy
     assert end.value.code == 2
     assert words in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
-
-
-def test_limits_from_a_file_say_who_acts_and_how_far(tmp_path):
-    from gce.cli.problem_files import read_limits
-
-    low, high = np.array([[0.0], [0.0], [0.0]]), np.array([[1.0], [0.0], [0.0]])
-    file = tmp_path / "limits.toml"
-    file.write_text("actuated = [0, 2]\naction_bounds = [-0.5, 0.25]\n")
-    found = read_limits(file, low, high)
-    np.testing.assert_array_equal(found[0][:, 0], [-0.5, 0, -0.5])
-    np.testing.assert_array_equal(found[1][:, 0], [0.25, 0, 0.25])
-    file.write_text("action_bounds = [0, 0.5]\n")
-    np.testing.assert_array_equal(read_limits(file, low, high)[1][:, 0], [0.5, 0, 0])
-    for text, told in (
-        ("actuated = [7]", "there are 3 nodes"),
-        ("action_bounds = 3", "expected"),
-        ("bounds = [0, 1]", "it may say"),
-        ("actuated = [", "not a TOML file"),
-        ("action_bounds = ['a', 'b']", "action_bounds numbers"),
-    ):
-        file.write_text(text)
-        with pytest.raises(InputError, match=told):
-            read_limits(file, low, high)

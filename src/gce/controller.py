@@ -20,7 +20,7 @@ from gce.control.lqr import lqr, roll
 from gce.control.matrix_free import solve_matrix_free
 from gce.control.problem import Problem, weights_of
 from gce.control.qp import solve_qp
-from gce.control.settle import settle
+from gce.control.settle import Tell, settle
 from gce.control.task import Dynamics, Task
 from gce.control.tracking import DensePath, Limits, Tracking, dense
 from gce.errors import InputError
@@ -81,7 +81,7 @@ class Controller:
     """Plans for one system and problem.
 
     iterations: how often a plan is solved again at most; tolerance: when it has settled; patience: after how many turns
-    without much gain it is given up.
+    without much gain it is given up. tell: called at each turn of a plan, to show that it works or to stop it.
     """
 
     system: System
@@ -90,6 +90,7 @@ class Controller:
     iterations: int = 60
     tolerance: float = 1e-4
     patience: int = 4
+    tell: Tell = lambda turn, share: None
 
     def __post_init__(self) -> None:
         p, c, n = self.problem, self.system.model.config, self.system.graph.num_nodes
@@ -138,7 +139,9 @@ class Controller:
         last = np.zeros(int(p.controls.sum())) if before is None else (before[1] / scale)[p.controls]
         task = task_of(model, known, p, step, last)
         u = np.zeros_like(task.w) if start is None else (start / scale)[:, p.controls]
-        settled = settle(dynamics, task, x0, u, solve_suitably, self.iterations, self.tolerance, self.patience)
+        settled = settle(
+            dynamics, task, x0, u, solve_suitably, self.iterations, self.tolerance, self.patience, self.tell
+        )
         actions = np.zeros((len(settled.u), *p.controls.shape))
         actions[:, p.controls] = settled.u
         states = torch.cat([state[None], known.lifted(settled.x)])

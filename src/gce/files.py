@@ -70,8 +70,8 @@ def shipped(world: str) -> Path:
     return folder
 
 
-def save_system(system: System, folder: Path | str) -> None:
-    """Write a system: its model, its graph and the sums its operator follows from."""
+def save_system(system: System, folder: Path | str, about: dict[str, Any] | None = None) -> None:
+    """Write a system: its model, its graph and the sums its operator follows from. about: where it is from, as JSON."""
     sums, starts = system.evidence.sums, system.evidence.starts
     tensors = {
         "gram": sums.moments.gram,
@@ -99,6 +99,7 @@ def save_system(system: System, folder: Path | str) -> None:
         "episodes": starts.count,
         "noise": starts.noise,
         "ridge": system.ridge,
+        "about": about or {},
     }
     save_model(system.model, folder)
     _write(Path(folder), "system", tensors, text)
@@ -125,6 +126,12 @@ def load_system(folder: Path | str) -> System:
         return fitted(model, Graph(**arrays), Evidence(Sums(moments, fields, nodes), starts), spread, text["ridge"])
     except (KeyError, IndexError, TypeError, ValueError, RuntimeError) as error:
         raise InputError(f"{folder}/system.safetensors does not hold a system: {error}; adapt again") from None
+
+
+def about_system(folder: Path | str) -> dict[str, Any]:
+    """What was kept with a saved system: names, bounds of its actions, where it comes from."""
+    about: dict[str, Any] = _read(Path(folder), "system", SYSTEM)[1].get("about", {})
+    return about
 
 
 # ---- inside ----

@@ -47,7 +47,9 @@ def main(arguments: list[str] | None = None) -> None:
         print(f"gce: {error}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
-        print("gce: stopped; nothing half-written is left, and the same command goes on from here", file=sys.stderr)
+        resumes = getattr(getattr(command, "command", command), "resumes", False)
+        again = "goes on from here" if resumes else "begins anew"
+        print(f"gce: stopped; nothing half-written is left, and the same command {again}", file=sys.stderr)
         sys.exit(2)
     except BrokenPipeError:
         sys.exit(2)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import sys
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -12,9 +11,12 @@ from typing import Any, Literal
 
 import tyro
 
+from gce.cli.labels import Labels, known_names
 from gce.cli.learn import find_model, others_of_group
-from gce.cli.problem_files import read_goal, read_limits
+from gce.cli.own_plan import Own, own_of_folder, plan_own
+from gce.cli.problem_files import read_goal
 from gce.cli.progress import progress
+from gce.cli.run_files import write_run
 from gce.errors import InputError
 
 
@@ -23,11 +25,12 @@ class Control:
     """Adapt to a system, plan, act on its simulator, and say how close it came.
 
     With a world's name a system that no model has seen is drawn and recorded; with a data set file the system is that
-    of an episode. For data of no known world there is no simulator: the plan itself is the result.
+    of an episode; with a folder that `gce adapt` wrote it is the one adapted to. Data of no known world and adapted
+    systems have no simulator: the plan itself is the result, for you to carry out.
     """
 
     what: tyro.conf.Positional[str]
-    """rope, soft, swim or grid, or a data set file."""
+    """rope, soft, swim or grid; a data set file; or the folder of an adapted system."""
     objects: int | None = None
     """A world: how many objects the system has; by default a number it was not trained on."""
     case: str | None = None
@@ -35,15 +38,24 @@ class Control:
     seed: int = 0
     """A world: of the system, its recordings and its goal."""
     episode: int = 0
-    """A file: the episode whose system and start are taken."""
+    """A file: the episode whose system and start are taken; an adapted system: that of the data set in --start."""
     adapt: int = 8
     """How many other episodes of the system to adapt to."""
     goal_step: int | None = None
     """A file: the goal is the episode's observation at this step; by default at the horizon."""
     goal: Path | None = None
-    """A goal from a file (.json, .npy or .csv): one row a node, one column a coordinate."""
+    """A goal from a file (.json, .npy or .csv): one row a node, one column a coordinate. In a CSV file whose header is
+    node and names of coordinates, what is left out is free."""
+    start: Path | None = None
+    """Own data, an adapted system: where it is now, a file like that of a goal; or a data set file (.h5)."""
+    exogenous: Path | None = None
+    """The same: inputs known in advance, where the system has any: a file with rows of step, node and inputs."""
     limits: Path | None = None
-    """Own data: a TOML file with `actuated = [nodes]` and `action_bounds = [lowest, highest]`, unless as recorded."""
+    """The same: a TOML file with `actuated = [nodes]` and `action_bounds = [lowest, highest]`, unless as recorded."""
+    actuated: tuple[str, ...] = ()
+    """The same, in words: the nodes that may act."""
+    bounds: tuple[float, float] | None = None
+    """The same: the lowest and the highest action."""
     horizon: int | None = None
     """Steps of the plan; by default the world's, or as many as the goal's step."""
     feedback: int | None = None
@@ -78,11 +90,21 @@ class Control:
         if self.case is not None and self.what not in WORLDS:
             raise InputError(f"--case is of the grid world; {self.what} says by itself which grid it is of")
         if self.what in WORLDS:
+            self._check_own(self.what)
             answer = self._drawn()
         elif Path(self.what).suffix in (".h5", ".hdf5"):
             answer = self._recorded()
+        elif Path(self.what).is_dir():
+            if self.noise or self.feedback is not None or self.model is not None:
+                raise InputError(
+                    "an adapted system has its model, and no simulator: leave out --noise, --feedback, --model"
+                )
+            answer = plan_own(own_of_folder(Path(self.what), self.start, self.episode), self)
         else:
-            raise InputError(f"{self.what!r} is neither a world ({', '.join(WORLDS)}) nor a data set file (.h5)")
+            raise InputError(
+                f"{self.what!r} is neither a world ({', '.join(WORLDS)}), nor a data set file (.h5), nor a folder that "
+                "`gce adapt` wrote"
+            )
         if self.json:
             print(json.dumps(answer))
         else:
@@ -123,7 +145,7 @@ class Control:
                 done(1)
         goal = recorded[0].observations[M].astype(float)
         if self.goal is not None:
-            goal = read_goal(self.goal, goal.shape)
+            goal = self._world_goal(env)
         if self.what == "grid" and self.goal is None:
             goal = np.tile([1.0, 0.0], (count, 1))
         model = load_model(self.model or shipped(self.what if self.case is None else MESHED))
@@ -145,19 +167,8 @@ class Control:
                 raise InputError(f"{self.what} has the episodes 0 to {len(data) - 1}, asked for {self.episode}")
             episode = data[self.episode]
             others = [data[k] for k in others_of_group(data, self.episode, self.adapt)]
-            _, *bounds = control_limits(data, int(data.groups[self.episode]))
-            world, names = data.world, {k: data.metadata.get(k) for k in ("observation_names", "action_names")}
-        default = PROTOCOLS[world].horizon if world in PROTOCOLS else episode.length
-        M = self.horizon or self.goal_step or min(default, episode.length)
-        step = self.goal_step or M
-        if self.goal is not None:
-            goal = read_goal(self.goal, episode.observations.shape[1:])
-        elif world == "grid" and self.goal_step is None:
-            goal = np.tile([1.0, 0.0], (episode.num_nodes, 1))
-        elif step <= episode.length:
-            goal = episode.observations[step].astype(float)
-        else:
-            raise InputError(f"the episode has {episode.length} steps, the goal is asked of step {step}")
+            _, low, high = control_limits(data, int(data.groups[self.episode]))
+            world, names = data.world, known_names(data.metadata, episode.parameters)
         if self.noise:
             unit = WORLDS[world].observation_std if world in WORLDS else model.observation_std.double().numpy()
             rng = np.random.default_rng(self.seed)
@@ -167,16 +178,45 @@ class Control:
                 )
                 for e in others
             ]
-        system = adapt(model, others)
-        if self.limits is not None and world in WORLDS:
-            raise InputError(f"--limits is for systems of your own; the bounds of {world} are its simulator's")
         if world not in WORLDS:
-            bounds = bounds if self.limits is None else list(read_limits(self.limits, *bounds))
-            return self._plan(system, episode, bounds, goal, M, others, names)
+            system = adapt(model, others)
+            return plan_own(Own(system, Labels.of(names, system), low, high, episode, others, episode.length), self)
+        self._check_own(world)
         if not episode.parameters:
             raise InputError(f"episode {self.episode} does not say its physical parameters; the simulator needs them")
+        env = WORLDS[world]()
+        M = self.horizon or self.goal_step or min(PROTOCOLS[world].horizon, episode.length)
+        step = self.goal_step or M
+        if self.goal is not None:
+            env.reset(seed=0, options={"parameters": episode.parameters})
+            goal = self._world_goal(env)
+        elif world == "grid" and self.goal_step is None:
+            goal = np.tile([1.0, 0.0], (episode.num_nodes, 1))
+        elif step <= episode.length:
+            goal = episode.observations[step].astype(float)
+        else:
+            raise InputError(f"the episode has {episode.length} steps, the goal is asked of step {step}")
         led = episode.actions.astype(float) if self.goal is None and step == M else None
-        return self._act(WORLDS[world](), system, episode.parameters, goal, M, episode.seed or 0, others, led)
+        return self._act(env, adapt(model, others), episode.parameters, goal, M, episode.seed or 0, others, led)
+
+    def _check_own(self, world: str) -> None:
+        """What a simulator says by itself cannot be said otherwise."""
+        for name in ("limits", "actuated", "bounds", "start", "exogenous"):
+            if getattr(self, name):
+                raise InputError(
+                    f"--{name} is for systems of your own; {world} has that of its simulator: leave it out"
+                )
+
+    def _world_goal(self, env: Any) -> Any:
+        """A goal for all nodes of an environment, just reset."""
+        assert self.goal is not None
+        nodes = tuple(str(k) for k in range(env.graph.num_nodes))
+        goal = read_goal(self.goal, Labels(nodes, tuple(env.observation_names), tuple(env.action_names), ()))
+        if goal.tracked is not None or goal.values.ndim != 2:
+            raise InputError(
+                f"{self.goal} is not a goal of every coordinate; on a simulator give one row a node, in full"
+            )
+        return goal.values
 
     # ---- acting ----
 
@@ -187,7 +227,7 @@ class Control:
         from gce.closed_loop import PROTOCOLS, control, figures, problem_for
         from gce.controller import Controller
         from gce.filtering import Filter, noise_scale
-        from gce.report.details import details_of_run, write_details
+        from gce.report.details import details_of_run
 
         protocol = PROTOCOLS[env.world]
         protocol = dataclasses.replace(
@@ -218,53 +258,10 @@ class Control:
             "version": __version__,
         }
         if self.out is not None:
-            _write_run(self.out, env, run, answer)
-            write_details(details_of_run(env, run, system, adapted, self._settings()), self.out)
+            write_run(self.out, env, run, answer, details_of_run(env, run, system, adapted, self.settings()))
         return answer
 
-    def _plan(
-        self, system: Any, episode: Any, bounds: Any, goal: Any, M: int, adapted: list[Any], names: dict[str, Any]
-    ) -> dict[str, Any]:
-        """Without a simulator: the plan from the episode's first observation, as a table of actions."""
-        from gce import __version__
-        from gce.control.problem import Problem
-        from gce.controller import Controller
-
-        model = system.model
-        problem = Problem(
-            horizon=M,
-            goal=goal,
-            low=bounds[0],
-            high=bounds[1],
-            action_cost=1e-3 if self.action_cost is None else self.action_cost,
-            unit=model.observation_std.double().numpy(),
-            action_unit=model.action_std.double().numpy(),
-            exogenous=None if episode.exogenous is None else episode.exogenous[:M].astype(float),
-        )
-        plan = Controller(system, problem, weights=self.weights).plan(
-            episode.observations[0].astype(float), opening=True
-        )
-        from gce.metrics import control_error
-        from gce.report.details import details_of_plan, write_details
-
-        answer = {
-            "predicted_control_error": control_error(plan.observations[-1], goal),
-            "predicted_cost": plan.cost,
-            "status": plan.status,
-            "plan_seconds": [plan.seconds],
-            "iterations": [plan.iterations],
-            "objects": episode.num_nodes,
-            "horizon": M,
-            "seed": self.seed,
-            "version": __version__,
-        }
-        if self.out is not None:
-            _write_plan(self.out, plan, answer)
-            about = {**names, "settings": self._settings()}
-            write_details(details_of_plan(plan, problem, system, adapted, episode, about), self.out)
-        return answer
-
-    def _settings(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, Any]:
         """How the run was asked for, as JSON values."""
         return {name: str(value) if isinstance(value, Path) else value for name, value in vars(self).items()}
 
@@ -280,43 +277,3 @@ def real_grid(world: str, case: str, objects: int | None) -> Any:
         raise InputError(f"{case} has a number of nodes of its own; leave --objects out")
     check_case(case)
     return PowerGrid(topology=case)
-
-
-def _write_run(folder: Path, env: Any, run: Any, answer: dict[str, Any]) -> None:
-    """The episode, its figures and its animation."""
-    from gce.charts import control_chart
-    from gce.plots import write_animation
-    from gce.trajectory import Writer
-
-    _make(folder)
-    file = folder / "episode.h5"
-    file.unlink(missing_ok=True)
-    with Writer(file, {**env.describe(), "control": answer}) as writer:
-        group = writer.add_group(env.graph, dataclasses.asdict(env.parameters))
-        writer.add_episode(group, run.observations, run.actions)
-    (folder / "control.json").write_text(json.dumps({**answer, "goal": run.goal.tolist()}, indent=2) + "\n")
-    frames = [env.draw(o, run.actions[min(t, len(run.actions) - 1)], run.goal) for t, o in enumerate(run.observations)]
-    write_animation([*frames, *[frames[-1]] * 15], folder / "control.gif", min(30.0, 1 / env.dt))
-    control_chart(run, env.observation_std, folder / "control.png")
-    made = "episode.h5, control.json, control.gif, control.png"
-    print(f"{folder}: {made}; `gce report {folder}` makes a page of it", file=sys.stderr)
-
-
-def _write_plan(folder: Path, plan: Any, answer: dict[str, Any]) -> None:
-    import numpy as np
-
-    _make(folder)
-    M, nodes, a = plan.actions.shape
-    index = np.stack(np.meshgrid(np.arange(M), np.arange(nodes), indexing="ij"), axis=-1).reshape(-1, 2)
-    header = ",".join(["step", "node", *(f"action_{k}" for k in range(a))])
-    table = np.column_stack([index, plan.actions.reshape(-1, a)])
-    np.savetxt(folder / "plan.csv", table, delimiter=",", header=header, comments="", fmt=["%d", "%d", *["%.9g"] * a])
-    (folder / "control.json").write_text(json.dumps(answer, indent=2) + "\n")
-    print(f"{folder}: plan.csv, control.json; `gce report {folder}` makes a page of it", file=sys.stderr)
-
-
-def _make(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"cannot write {folder}: {error.strerror or error}") from None

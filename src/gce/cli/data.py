@@ -19,6 +19,8 @@ from gce.errors import InputError
 class _Record:
     """Record episodes of a world; an interrupted recording goes on when the same command is given again."""
 
+    resumes = True
+
     out: Path
     """The file to write."""
     episodes: int

@@ -22,6 +22,8 @@ Potential = Literal["gaussian", "laplace", "vmf", "mlp", "constant"]
 class Train:
     """Train a model; a training that was stopped goes on when the same command is given again."""
 
+    resumes = True
+
     world: tyro.conf.Positional[str]
     """The world the data is of: rope, soft, swim or grid; `own` for data of no known world."""
     data: Path
@@ -161,6 +163,7 @@ class Adapt:
     """The folder of a model; by default the one that comes with the package for the file's world."""
 
     def run(self) -> None:
+        from gce.cli.own_plan import own_about
         from gce.files import save_system
         from gce.system import adapt
         from gce.trajectory import Dataset
@@ -172,9 +175,14 @@ class Adapt:
                 raise InputError(f"--episodes is {self.episodes}, expected at least 1")
             chosen = members[: self.episodes]
             system = adapt(model, [data[int(k)] for k in chosen])
-        save_system(system, self.out)
+            about = own_about(data, self.group, chosen.tolist())
+        save_system(system, self.out, about)
         fewer = f", all it has (asked for {self.episodes})" if len(chosen) < self.episodes else ""
-        print(f"{self.out}: adapted to {len(chosen)} episodes of group {self.group}{fewer}", file=sys.stderr)
+        print(
+            f"{self.out}: adapted to {len(chosen)} episodes of group {self.group}{fewer}; "
+            f"`gce control {self.out} --start START --goal GOAL --out plan` plans for it",
+            file=sys.stderr,
+        )
 
 
 @dataclass

@@ -40,6 +40,21 @@ def progress(description: str, total: int, unit: str = "episodes") -> Iterator[C
         yield lambda done: bar.advance(task, done)
 
 
+@contextmanager
+def planning(description: str) -> Iterator[Callable[[int, float], None]]:
+    """Progress of one plan in percent; gives what a `Controller` tells its turns to."""
+    with progress(description, 100, "percent") as done:
+        told = 0
+
+        def tell(turn: int, share: float) -> None:
+            nonlocal told
+            done(int(100 * share) - told)
+            told = int(100 * share)
+
+        yield tell
+        done(100 - told)
+
+
 class _Lines:
     def __init__(self, description: str, total: int, unit: str) -> None:
         self._description, self._total, self._unit = description, total, unit

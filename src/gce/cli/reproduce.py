@@ -20,6 +20,8 @@ class Reproduce:
     Work is kept: a stopped command goes on when it is given again, and what is there is not computed again.
     """
 
+    resumes = True
+
     name: tyro.conf.Positional[str] = ""
     """An experiment, `all` of them, or `report`: tables and figures from the results that are there."""
     preset: Literal["quick", "paper"] = "quick"

@@ -24,6 +24,9 @@ Array = np.ndarray
 Solver = Callable[[Tracking, Array], tuple[Array, str]]
 """(problem, controls to start from) -> (controls, status)."""
 
+Tell = Callable[[int, float], None]
+"""Told at each turn how many were taken before it, and which share of the way is done (`way_to`), which never falls."""
+
 SHARES = np.array([1.0, 0.5, 0.25, 0.1, 0.02])
 PROGRESS = 1e-6
 
@@ -48,6 +51,13 @@ def relative_gradient(problem: Tracking, u: Float[Array, "M n"], size: float | N
     return left / size if size > 0 else left
 
 
+def way_to(tolerance: float, gradient: float) -> float:
+    """The share of the way from the gradient at doing nothing (1) to the tolerance, in orders of magnitude."""
+    if not 0 < tolerance < 1:
+        return 0.0
+    return float(np.clip(np.log(max(gradient, tolerance)) / np.log(tolerance), 0.0, 1.0))
+
+
 def settle(
     dynamics: Dynamics,
     task: Task,
@@ -57,6 +67,7 @@ def settle(
     iterations: int = 30,
     tolerance: float = 1e-4,
     patience: int = 0,
+    tell: Tell = lambda turn, share: None,
 ) -> Settled:
     """patience: end after so many turns in a row that gain less than 1e-6 each; 0 never.
 
@@ -71,13 +82,15 @@ def settle(
         cost = float(task.cost(dynamics.outputs(x), u))
     if not np.isfinite(cost):
         return Settled(u, x, cost, "the model's prediction is not finite", 0, np.inf)
-    still = np.zeros_like(u)
+    still, way = np.zeros_like(u), 0.0
     damping, least, size, gradient, status, slow = 0.0, 0.0, 0.0, np.inf, "iteration limit", 0
     for k in range(iterations):
         problem = task.along(dynamics, x0, x, u)
         if k == 0:
             size = float(np.linalg.norm(problem.gradient(still)))
         gradient = relative_gradient(problem, u, size)
+        way = max(way, way_to(tolerance, gradient))
+        tell(k, way)
         if gradient <= tolerance:
             return Settled(u, x, cost, "solved", k, gradient)
         aim, solved = solver(problem.damped(u, damping), u)

@@ -40,11 +40,11 @@ LIBRARIES = ("torch", "numpy", "scipy", "pymunk", "gymnasium", "piqp")
 class Details:
     """about: JSON values; whether a simulator acted, the world, names, points, settings, model and versions.
 
-    observations, actions: what happened, or the plan where there is no simulator. nothing: what happens when nothing is
-    done; costs: the reported cost of each step; both empty without a simulator. plan_at: the step of each plan;
-    plan_actions, plan_observations: all plans' one after another, the latter each with its start first. weights: Gibbs
-    weights along the observations. fit_errors: NRMSE at each step of predicting the run, or a recorded episode where
-    there is no simulator, after adapting to so many episodes (`fit_counts`).
+    observations, actions: what happened, or the plan where there is no simulator. goal: NaN where a node is free.
+    nothing: what happens when nothing is done; costs: the reported cost of each step; both empty without a simulator.
+    plan_at: the step of each plan; plan_actions, plan_observations: all plans' one after another, the latter each with
+    its start first. weights: Gibbs weights along the observations. fit_errors: NRMSE at each step of predicting the
+    run, or a recorded episode where there is no simulator, after adapting to so many episodes (`fit_counts`).
     """
 
     about: dict[str, Any]
@@ -106,26 +106,30 @@ def details_of_plan(
     problem: Problem,
     system: System,
     adapted: Sequence[Episode],
-    recorded: Episode,
+    recorded: Episode | None,
     about: dict[str, Any],
 ) -> Details:
     """Of a plan for a system that has no simulator: what the model expects stands for what happens.
 
-    recorded: an episode that was not adapted to, to see how well it is predicted. about: its coordinates' names and
-    the settings, JSON values.
+    recorded: an episode that was not adapted to, to see how well it is predicted; where it or the episodes adapted to
+    are not at hand, nothing is said of the fit. about: its coordinates' names and the settings, JSON values.
     """
-    model = system.model
+    model, goal = system.model, problem.goals[-1]
+    if problem.tracked is not None:
+        goal = np.where(np.broadcast_to(problem.tracked.reshape(len(goal), -1), goal.shape), goal, np.nan)
     return _details(
         system,
         adapted,
-        (plan.observations, plan.actions, problem.goals[-1]),
+        (plan.observations, plan.actions, goal),
         [(0, plan)],
         about={"simulated": False, "world": model.config.world, "dt": model.config.dt, **about},
         unit=model.observation_std.double().numpy(),
         bounds=(np.asarray(problem.controls.any(-1)), problem.low, problem.high),
         nothing=np.zeros((0, *plan.observations.shape[1:])),
         costs=np.zeros(0),
-        predicted=(recorded.observations.astype(float), recorded.actions.astype(float), recorded.exogenous),
+        predicted=None
+        if recorded is None
+        else (recorded.observations.astype(float), recorded.actions.astype(float), recorded.exogenous),
     )
 
 
@@ -139,13 +143,15 @@ def _details(
     bounds: tuple[Array, Array, Array],
     nothing: Array,
     costs: Array,
-    predicted: tuple[Array, Array, Array | None],
+    predicted: tuple[Array, Array, Array | None] | None,
 ) -> Details:
     """path: observations, actions and goal; predicted: observations, actions and exogenous inputs that no fit knew."""
     observations, actions, goal = path
     weights = weights_along(system, observations, actions)
-    truth, taken, exogenous = predicted
-    counts, errors = fit_by_episodes(system, adapted, truth, taken, unit, exogenous)
+    counts, errors = np.zeros(0, np.int64), np.zeros((0, 0))
+    if predicted is not None and adapted:
+        truth, taken, exogenous = predicted
+        counts, errors = fit_by_episodes(system, adapted, truth, taken, unit, exogenous)
     actuated, low, high = bounds
     return Details(
         about={**about, "points": system.model.config.points, "model": _model(system), "versions": versions()},

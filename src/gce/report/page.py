@@ -85,6 +85,7 @@ def data_of(details: Details, figures: dict[str, Any]) -> dict[str, Any]:
         "actions": _numbers(d.actions[:, busy]),
         "pushes": _numbers(d.actions[..., 0] / limit, 3),
         "busy": busy.tolist(),
+        "nodes": about.get("node_names") or [str(k) for k in range(len(d.goal))],
         "bounds": [_numbers(d.low[busy]), _numbers(d.high[busy])],
         "action_names": about.get("action_names") or [f"action {k}" for k in range(d.actions.shape[2])],
         "weights": _numbers(d.weights[:, edges] if d.weights.shape[1] else d.weights, 3),
@@ -125,9 +126,9 @@ def coordinates_of(details: Details) -> list[tuple[str, Array]]:
 
 
 def distance(observations: Array, details: Details, which: Array) -> Float[Array, " states"]:
-    """Root mean square over nodes and some coordinates of (o - goal) / unit, at each step."""
+    """Root mean square over nodes and some coordinates that have a goal of (o - goal) / unit, at each step."""
     away = (observations - details.goal)[..., which] / details.unit[which]
-    return np.sqrt(np.square(away).mean((-1, -2)))
+    return np.sqrt(np.square(away[:, np.isfinite(details.goal[..., which])]).mean(-1))
 
 
 def _title(details: Details) -> str:

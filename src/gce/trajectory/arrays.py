@@ -27,6 +27,7 @@ def episodes_from_arrays(
     actuated: Any,
     action_bounds: tuple[Any, Any] | None,
     undirected: bool,
+    node_names: Any,
 ) -> tuple[list[Episode], list[int]]:
     """Episodes and the number of the system of each; see `Dataset.from_arrays`."""
     seen = _episodes("observations", observations, ("T+1", "nodes", "coordinates"))
@@ -44,6 +45,7 @@ def episodes_from_arrays(
             ("node_type", node_type, 1),
             ("edge_attributes", edge_attributes, 2),
             ("node_attributes", node_attributes, 2),
+            ("node_names", node_names, 1),
             ("actuated", actuated, 1),
             ("the lowest action", None if action_bounds is None else action_bounds[0], 2),
             ("the highest action", None if action_bounds is None else action_bounds[1], 2),
@@ -55,9 +57,10 @@ def episodes_from_arrays(
     firsts = [numbers.index(g) for g in range(max(numbers) + 1)]
     graphs = _graphs([described[k][:5] for k in firsts], [seen[k].shape[1] for k in firsts], firsts, undirected)
 
-    limits = []
+    limits, parameters = [], []
     for g, k in enumerate(firsts):
-        *_, acts, low, high = described[k]
+        *_, names, acts, low, high = described[k]
+        parameters.append({} if names is None else {"nodes": _node_names(names, seen[k].shape[1], f"episode {k}: ")})
         members = [e for e in range(count) if numbers[e] == g]
         for e in members:
             _check_same(per_episode, firsts[g], e)
@@ -70,7 +73,7 @@ def episodes_from_arrays(
         for e in members:
             limits[g].check(acted[e], where=f"episode {e}: ")
     episodes = [
-        Episode(graphs[g], seen[e], acted[e], known[e] if known else None, limits=limits[g])
+        Episode(graphs[g], seen[e], acted[e], known[e] if known else None, parameters[g], limits=limits[g])
         for e, g in enumerate(numbers)
     ]
     return episodes, numbers
@@ -152,6 +155,14 @@ def _graphs(described: list[Any], sizes: list[int], firsts: list[int], undirecte
         except InputError as error:
             raise InputError(f"episode {k}: {error}") from None
     return graphs
+
+
+def _node_names(names: Any, nodes: int, where: str) -> list[str]:
+    """One name a node, each its own."""
+    named = [str(name) for name in names]
+    if len(named) != nodes or len(set(named)) != nodes:
+        raise InputError(f"{where}node_names are {named[:8]} for {nodes} nodes; give every node a name of its own")
+    return named
 
 
 def _whole(name: str, values: Any, count: int, what: str, where: str) -> np.ndarray | None:

@@ -93,6 +93,7 @@ class Dataset(Sequence[Episode]):
         action_bounds: tuple[Any, Any] | None = None,
         undirected: bool = False,
         dt: float = 1.0,
+        node_names: Any = None,
         observation_names: Sequence[str] | None = None,
         action_names: Sequence[str] | None = None,
         structure: dict[str, Any] | None = None,
@@ -114,8 +115,10 @@ class Dataset(Sequence[Episode]):
         action_bounds: (lowest, highest), each a number, one an action coordinate or [N, a]; by default the lowest and
             the highest recorded.
         undirected: every edge runs both ways.
+        node_names: one a node; plans are written, and goals read, in these.
 
-        dt: seconds a step. structure: what a model should know, see the file format.
+        dt: seconds a step. observation_names, action_names: one a coordinate. structure: what a model should know, see
+            the file format.
         """
         from gce.trajectory.arrays import describe, episodes_from_arrays
 
@@ -132,6 +135,7 @@ class Dataset(Sequence[Episode]):
             actuated=actuated,
             action_bounds=action_bounds,
             undirected=undirected,
+            node_names=node_names,
         )
         names = {"observation_names": observation_names, "action_names": action_names}
         return cls.from_episodes(episodes, numbers, describe(dt, structure, names, episodes[0]))

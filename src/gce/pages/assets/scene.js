@@ -117,7 +117,7 @@ class Scene {
     frame.places.forEach((row, i) => this.#place(this.bodies[i], i, row, this.size));
     if (this.isNetwork) frame.places.forEach((row, i) => this.bodies[i].setAttribute("style", `fill:${this.colour(row[0], frame.goal?.[i]?.[0])}`));
     this.values.forEach((text, i) => {
-      text.textContent = brief(frame.places[i][0]);
+      text.textContent = frame.places[i][0] === null ? "" : brief(frame.places[i][0]);
       text.setAttribute("x", Math.min(centres[i][0] + 1.8 * this.size, this.width - 60));
       text.setAttribute("y", centres[i][1] - 1.8 * this.size);
     });
@@ -131,6 +131,7 @@ class Scene {
   }
 
   #place(body, node, row, radius) {
+    body.classList.toggle("free", row.includes(null)); // a goal that leaves the node free
     if (this.scene.kind === "polygons") body.setAttribute("points", this.corners(row).map((c) => c.map((v) => v.toFixed(1)).join(",")).join(" "));
     else this.#move(body, this.centre(node, row), radius);
   }
@@ -151,8 +152,9 @@ class Scene {
     });
   }
 
-  /* blue below the goal, pale at it, red above; this.span saturates */
+  /* blue below the goal, pale at it, red above; this.span saturates; grey where there is no goal */
   colour(value, goal) {
+    if (value === null || goal === null) return "rgb(190,190,186)";
     const share = Math.max(-1, Math.min(1, (value - (goal ?? 0)) / (this.span || 1)));
     const [from, to] = [[238, 236, 228], share > 0 ? [196, 52, 48] : [44, 96, 178]];
     return `rgb(${from.map((v, k) => Math.round(v + Math.abs(share) * (to[k] - v))).join(",")})`;

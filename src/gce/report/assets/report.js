@@ -44,11 +44,12 @@ function summary() {
 const motion = new Scene(byId("motion"), DATA.scene, "the system at the chosen step");
 const goal = new Scene(byId("goal"), DATA.scene, "the goal");
 if (DATA.scene.kind === "network") {
-  const misses = DATA.frames.flatMap((frame) => frame.map((row, i) => Math.abs(row[0] - DATA.goal[i][0])));
+  const misses = DATA.frames.flatMap((frame) => frame.map((row, i) => (DATA.goal[i][0] === null ? 0 : Math.abs(row[0] - DATA.goal[i][0]))));
   motion.span = goal.span = Math.max(...span(misses)) || 1;
   byId("goal-choice").hidden = true; // colours are of the distance from it
-  const values = span(DATA.goal.map((row) => row[0]));
-  byId("goal-caption").textContent = values[0] === values[1] ? `The goal: ${brief(values[0])} at every node.` : `The goal: from ${brief(values[0])} to ${brief(values[1])}.`;
+  const told = DATA.goal.map((row) => row[0]).filter((value) => value !== null), values = span(told);
+  const where = told.length < DATA.goal.length ? `${told.length} of ${DATA.goal.length} nodes; grey ones are free` : "every node";
+  byId("goal-caption").textContent = !told.length ? "The goal is one of other coordinates." : values[0] === values[1] ? `The goal: ${brief(values[0])} at ${where}.` : `The goal: from ${brief(values[0])} to ${brief(values[1])}, at ${where}.`;
 }
 motion.bendAt(DATA.frames[0]);
 goal.bendAt(DATA.frames[0]);
@@ -82,8 +83,8 @@ function weightsTable() {
   if (chosen === undefined || !weights.length) return;
   const rows = DATA.scene.edges.map(([sender, receiver], k) => [sender, receiver, weights[k]]).filter((e) => e[1] === chosen);
   rows.sort((a, b) => b[2] - a[2]);
-  const most = rows.slice(0, 8).map(([sender, , w]) => [sender === chosen ? `${sender} (itself)` : sender, w.toFixed(3)]);
-  byId("weights-table").replaceChildren(table(most, [`node ${chosen} weighs its neighbour`, "by"]));
+  const most = rows.slice(0, 8).map(([sender, , w]) => [sender === chosen ? `${DATA.nodes[sender]} (itself)` : DATA.nodes[sender], w.toFixed(3)]);
+  byId("weights-table").replaceChildren(table(most, [`node ${DATA.nodes[chosen]} weighs its neighbour`, "by"]));
 }
 
 byId("motion").addEventListener("click", (event) => {
@@ -156,7 +157,7 @@ function actionSeries(index) {
 
 function actions() {
   const choice = byId("action-node");
-  choice.replaceChildren(...DATA.busy.map((node, k) => new Option(String(node), k)));
+  choice.replaceChildren(...DATA.busy.map((node, k) => new Option(DATA.nodes[node], k)));
   const size = (k) => Math.max(...DATA.actions.map((row) => Math.max(...row[k].map(Math.abs))));
   const busiest = DATA.busy.map((_, k) => k).reduce((a, b) => (size(b) > size(a) ? b : a), 0);
   choice.value = busiest;
@@ -167,6 +168,10 @@ function actions() {
 
 function fit() {
   const { counts, errors } = DATA.fit;
+  if (!counts.length) {
+    byId("fit-note").textContent = "Left out: the episodes that the system was adapted to are not at hand.";
+    return;
+  }
   const what = DATA.simulated ? "this run" : "the recorded episode that the plan starts from";
   byId("fit-note").textContent = `NRMSE of predicting ${what}, which no fit knew, from its start and its actions: mean over its steps, and at the last.`;
   const mean = errors.map((row) => row.reduce((a, b) => a + b, 0) / row.length), last = errors.map((row) => row.at(-1));
