@@ -29,14 +29,35 @@ def chromium():
             browser.close()
 
 
-def opened(browser, address, size=DESK, scheme="light"):
-    """(page, complaints): what the console or a failed script said is added to the list."""
-    page = browser.new_page(viewport={"width": size[0], "height": size[1]}, color_scheme=scheme)
+def opened(browser, address, size=DESK, scheme="light", touch=False):
+    """(page, complaints): what the console or a failed script said is added to the list. touch: it has fingers."""
+    page = browser.new_page(viewport={"width": size[0], "height": size[1]}, color_scheme=scheme, has_touch=touch)
     complaints = []
     page.on("console", lambda m: complaints.append(m.text) if m.type in ("error", "warning") else None)
     page.on("pageerror", lambda error: complaints.append(str(error)))
     page.goto(address)
     return page, complaints
+
+
+def swiped(page, fingers):
+    """Put fingers down one after another, move them together, and lift them in that order.
+
+    fingers: paths of (x, y), each of the same length.
+    """
+    session = page.context.new_cdp_session(page)
+
+    def send(kind, points):
+        session.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
+
+    def points(step, which):
+        return [{"x": fingers[k][step][0], "y": fingers[k][step][1], "id": k} for k in which]
+
+    for k in range(len(fingers)):
+        send("touchStart", points(0, range(k + 1)))
+    for step in range(1, len(fingers[0])):
+        send("touchMove", points(step, range(len(fingers))))
+    for k in range(len(fingers)):
+        send("touchEnd", points(-1, range(k + 1, len(fingers))))
 
 
 def overflow(page):

@@ -1,5 +1,6 @@
 """`gce explore`: potentials, jobs, who may ask, and the page end to end in a real browser."""
 
+import dataclasses
 import http.client
 import json
 import math
@@ -15,11 +16,12 @@ import numpy as np
 import pytest
 import torch
 
-from browser import DESK, PHONE, chromium, opened, overflow
+from browser import DESK, PHONE, chromium, opened, overflow, swiped
 from gce.cli import main
+from gce.closed_loop import PROTOCOLS
 from gce.errors import InputError
 from gce.explorer import server as serving
-from gce.explorer.jobs import Bench, Job
+from gce.explorer.jobs import Bench, Job, Stopped
 from gce.explorer.potentials import TRAINED, potentials_of, under_potential
 from gce.explorer.server import Explorer, Server
 from gce.explorer.workshop import Choice, check, described, prepare, pursue
@@ -102,8 +104,13 @@ def test_what_goes_wrong_in_a_job_becomes_a_sentence(capsys):
 # ---- the work ----
 
 
-def test_a_goal_is_pursued_on_the_simulator_step_by_step():
-    prepared, job = prepare(Choice("rope", 4, "constant", 1), Job(0)), Job(1)
+@pytest.fixture(scope="module")
+def prepared():
+    return prepare(Choice("rope", 4, "constant", 1), Job(0))
+
+
+def test_a_goal_is_pursued_on_the_simulator_step_by_step(prepared):
+    job = Job(1)
     told = described(prepared)
     assert told["still"][0] == [False, True] and not any(told["still"][1])  # the first mass slides on its rail
     assert json.dumps(told, allow_nan=False)
@@ -113,6 +120,35 @@ def test_a_goal_is_pursued_on_the_simulator_step_by_step():
     assert [s["step"] for s in steps] == list(range(13)) and len(plans) == 1 and len(plans[0]["frames"]) == 13
     assert steps[0]["places"] == told["start"] and len(steps[3]["weights"]) == len(told["scene"]["edges"])
     assert steps[-1]["distance"] < result["nothing"][-1]
+
+
+class Listener(Job):
+    """A job that keeps what it was told."""
+
+    def __init__(self):
+        super().__init__(0)
+        self.told = []
+
+    def tell(self, words, share):
+        super().tell(words, share)
+        self.told.append((words, share))
+
+
+def test_a_plan_tells_how_far_it_is_and_can_be_stopped_on_the_way(prepared, monkeypatch):
+    monkeypatch.setitem(PROTOCOLS, "rope", dataclasses.replace(PROTOCOLS["rope"], feedback=7))
+    job = Listener()
+    pursue(prepared, prepared.goal, 12, job)
+    words, shares = zip(*job.told, strict=True)
+    assert list(shares) == sorted(shares) and shares[0] == 0 and shares[-1] == pytest.approx(1)
+    plans = [line for line in words if line.startswith("planning 12 steps: turn ")]
+    assert len(plans) > 2 and plans[0].endswith("turn 1, 0% settled")
+    assert int(re.search(r"(\d+)% settled", plans[-1])[1]) > 50
+    assert any(line.startswith("planning 5 steps: turn 2") for line in words) and words[-1] == "step 12 of 12"
+    half = Listener()
+    half.tell = lambda words, share: half.stop() if "turn 2" in words else Job.tell(half, words, share)
+    with pytest.raises(Stopped):
+        pursue(prepared, prepared.goal, 12, half)
+    assert [item["kind"] for item in half.look(0)["items"]] == ["step"]  # no plan was made
 
 
 @pytest.mark.parametrize(
@@ -291,4 +327,21 @@ def test_what_fails_inside_is_shown_on_a_phone_too(browser, running, monkeypatch
     page.locator("#alarm:visible").wait_for()
     assert "the simulator broke" in page.locator("#alarm").inner_text()
     assert page.locator("#plan").is_enabled()
+    page.close()
+
+
+def test_a_finger_drags_the_goal_and_a_second_one_does_not_disturb_it(browser, running):
+    page, complaints = opened(browser, running.address, PHONE, touch=True)
+    page.locator("#plan:enabled").wait_for(timeout=60_000)
+    page.locator("#picture").scroll_into_view_if_needed()
+    goal, box = across(page, "goal"), page.locator("#picture .goals circle").nth(2).bounding_box()
+    x, y, at = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2, page.evaluate("scrollY")
+    swiped(page, [[(x + k, y + k) for k in range(0, 45, 5)], [(x + 60 - k, y + 90) for k in range(0, 45, 5)]])
+    moved = np.subtract(across(page, "goal"), goal)
+    width = page.locator("#picture svg").bounding_box()["width"]
+    assert moved == pytest.approx(40 * 640 / width, abs=0.3)  # as far as the finger went, in the picture's units
+    assert page.evaluate("scrollY") == at  # the page stayed where it was
+    swiped(page, [[(x + 40 - k, y) for k in range(0, 45, 5)]])
+    assert across(page, "goal") == pytest.approx(goal, abs=0.3)
+    assert complaints == []
     page.close()

@@ -31,6 +31,8 @@ BODIES = "Plans of this world rest on how its bodies are joined; the potential c
 HORIZONS = (5, 200)
 HORIZON = 100
 """Steps offered at first: more than protocols have, since goals are dragged further than recordings go."""
+PLANNING = 0.8
+"""The share of the time that plans take, beside the simulator's steps; for the progress bar."""
 STILL = 0.05
 """A coordinate that moves less than this share of its unit in all recordings is fixed."""
 
@@ -170,8 +172,9 @@ class Teller(Planner):
 
     def __init__(self, prepared: Prepared, goal: Array, protocol: Protocol, job: Job) -> None:
         self._prepared, self._goal, self._job = prepared, goal, job
-        self._controller = Controller(prepared.system, problem_for(prepared.env, goal, protocol))
-        self._horizon = protocol.horizon
+        problem = problem_for(prepared.env, goal, protocol)
+        self._controller = Controller(prepared.system, problem, tolerance=protocol.tolerance, tell=self._turn)
+        self._horizon, self._feedback = protocol.horizon, protocol.feedback
         self._path: list[Array] = []
         self._plan: Plan | None = None
         self._planned_at = 0
@@ -181,9 +184,9 @@ class Teller(Planner):
         return self._controller.problem
 
     def plan(self, observation: Array, **options: Any) -> Plan:
-        at = options.get("step", 0)
-        self._job.tell(f"planning the {self._horizon - at} steps that remain", None)
-        self._plan, self._planned_at = self._controller.plan(observation, **options), at
+        at = self._planned_at = options.get("step", 0)
+        self._turn(0, 0.0)
+        self._plan = self._controller.plan(observation, **options)
         points = self._prepared.system.model.config.points
         self._job.add(
             {
@@ -196,11 +199,21 @@ class Teller(Planner):
         )
         return self._plan
 
+    def _turn(self, turn: int, share: float) -> None:
+        """Called at each turn of a plan; a share of 1 is a plan that has settled."""
+        words = f"planning {self._horizon - self._planned_at} steps: turn {turn + 1}, {share:.0%} settled"
+        self._job.tell(words, self._done(PLANNING * share))
+
+    def _done(self, share: float) -> float:
+        """The share of all that is done with so much of the plan in hand and of its steps."""
+        return (self._planned_at + share * min(self._feedback, self._horizon - self._planned_at)) / self._horizon
+
     def stepped(self, steps: int) -> None:
         """Called after each step of the simulator."""
         assert self._plan is not None
         t = len(self._path)
-        self._job.tell(f"step {t} of {self._horizon}", t / self._horizon)
+        taken = (t - self._planned_at) / min(self._feedback, self._horizon - self._planned_at)
+        self._job.tell(f"step {t} of {self._horizon}", self._done(PLANNING + (1 - PLANNING) * taken))
         taken = self._plan.actions[t - 1 - self._planned_at]
         self._job.add(self.step_item(t, self._prepared.env._observation(), taken))
 

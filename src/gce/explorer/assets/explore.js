@@ -58,7 +58,7 @@ async function work(name, request, onItem = () => {}) {
       look.items.forEach(onItem);
       if (look.share === null) byId("bar").removeAttribute("value");
       else byId("bar").value = look.share;
-      byId("words").textContent = `${look.words}, ${look.seconds.toFixed(1)} s`;
+      byId("words").textContent = `${look.words}, ${look.seconds.toFixed(1)} s${left(look)}`;
     } while (look.state === "working");
   } finally {
     [busy, job] = [false, null];
@@ -68,6 +68,11 @@ async function work(name, request, onItem = () => {}) {
   if (look.state === "failed") throw new Error(look.result);
   byId("words").textContent = `${look.state}, ${look.seconds.toFixed(1)} s`;
   return look.state === "done" ? look.result : null;
+}
+
+/* what is left of a job that takes a while, if it goes on as it did */
+function left({ seconds, share }) {
+  return seconds > 2 && share > 0.05 && share < 1 ? `, about ${Math.ceil((seconds * (1 - share)) / share)} s left` : "";
 }
 
 function buttons() {
@@ -197,21 +202,24 @@ byId("picture").addEventListener("keydown", (event) => {
   buttons();
 });
 
+/* mouse, pen or finger: one at a time; a second finger neither drags nor ends what the first does */
 let drag = null;
 byId("picture").addEventListener("pointerdown", (event) => {
-  if (!system || busy) return;
+  if (!system || busy || drag || event.button > 0) return;
   event.preventDefault();
   byId("picture").setPointerCapture(event.pointerId);
-  drag = { start: scene.at(event), from: goal, grabbed: scene.nearest(event, places(goal)) };
+  drag = { pointer: event.pointerId, start: scene.at(event), from: goal, grabbed: scene.nearest(event, places(goal)) };
   if (run) { run = null; buttons(); }
 });
 byId("picture").addEventListener("pointermove", (event) => {
-  if (!drag) return;
+  if (event.pointerId !== drag?.pointer) return;
   const at = scene.at(event);
   goal = dragged(drag.from, drag.grabbed, [at[0] - drag.start[0], at[1] - drag.start[1]], drag.start);
   draw();
 });
-for (const name of ["pointerup", "pointercancel"]) byId("picture").addEventListener(name, () => { drag = null; });
+for (const name of ["pointerup", "pointercancel"]) byId("picture").addEventListener(name, (event) => {
+  if (event.pointerId === drag?.pointer) drag = null;
+});
 
 /* ---- planning ---- */
 
@@ -226,7 +234,7 @@ async function plan() {
     const result = await work("plan", { goal, horizon }, (item) => {
       if (item.kind === "plan") run.plans.push(item);
       else run.steps.push(item);
-      curves(null);
+      if (run.plans.length) curves(null);
     });
     if (result) { curves(result.nothing); told(result); }
   } catch (error) {
@@ -275,7 +283,7 @@ function told(result) {
     box.append(term, what);
     return box;
   }));
-  byId("result-note").textContent = result.status === "solved" ? "" : `The planner: ${result.status}.`;
+  byId("result-note").textContent = result.status === "solved" ? "" : `The planner: ${result.status}; a longer horizon or a nearer goal may help.`;
 }
 
 /* ---- all of it ---- */
