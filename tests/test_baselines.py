@@ -302,15 +302,17 @@ def test_a_damaged_folder_is_refused(tmp_path):
 
 
 def test_the_command_line_trains(tmp_path, monkeypatch, capsys):
-    from gce.baselines.train import main
+    from gce.baselines.train import Train
+    from gce.command import run_module
 
     file, out = tmp_path / "rope.h5", tmp_path / "out"
     recorded("rope").save(file)
     command = ["train", "kpm", "--world", "rope", "--data", str(file), "--out", str(out)]
     monkeypatch.setattr("sys.argv", command)
-    main()
+    run_module(Train)
     assert load(out).name == "kpm"
     monkeypatch.setattr("sys.argv", [*command[:3], "soft", *command[4:]])
-    with pytest.raises(SystemExit, match="is of the world rope, not of soft"):
-        main()
     assert "seed" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as end:
+        run_module(Train)
+    assert end.value.code == 2 and "is of the world rope, not of soft" in capsys.readouterr().err

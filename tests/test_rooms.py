@@ -14,6 +14,8 @@ MAY_IMPORT = {
     "__init__": set(),
     "__main__": {"cli"},
     "errors": set(),
+    "progress": set(),
+    "command": {"errors"},
     "graph": {"errors"},
     "trajectory": {"errors", "graph"},
     "importing": {"errors", "graph", "trajectory"},
@@ -155,7 +157,11 @@ MAY_IMPORT["baselines"] = {
     "errors",
     "graph",
     "inputs",
-} | {"learning", *("metrics", "operators", "presets", "ridge", "topology", "training", "trajectory")}
+} | {
+    "command",
+    "learning",
+    *("metrics", "operators", "presets", "progress", "ridge", "topology", "training", "trajectory"),
+}
 MAY_IMPORT["interop"] = {"errors", "files", "graph", "learning", "preparation", "presets", "system", "trajectory"}
 MAY_IMPORT["explorer"] = {"closed_loop", "controller", "envs", "errors", "files", "inspection", "model", "pages"} | {
     "system",

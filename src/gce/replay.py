@@ -43,7 +43,9 @@ def position_errors(
     return worst
 
 
-def import_recordings(files: Sequence[Path | str], world: str, out: Path | str) -> int:
+def import_recordings(
+    files: Sequence[Path | str], world: str, out: Path | str, progress: Callable[[int], None] = lambda files: None
+) -> int:
     """Recordings of one world as npz, one group a file, into a data set file; returns the number of episodes.
 
     A file holds `observations` [episodes, T+1, nodes, coordinates] and `actions` [episodes, T or T+1, nodes, action]
@@ -82,6 +84,7 @@ def import_recordings(files: Sequence[Path | str], world: str, out: Path | str) 
                 except InputError as error:
                     raise InputError(f"{file}: {error}") from None
                 count += 1
+            progress(1)
     return count
 
 

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import tyro
 
+from gce.command import run_module
 from gce.errors import InputError
+from gce.progress import counted, progress
 
 if TYPE_CHECKING:
     from gce.training import Progress
@@ -41,7 +43,8 @@ class Train:
     def run(self) -> None:
         import torch
 
-        from gce.baselines.folder import about
+        from gce.baselines.folder import about, baseline_named
+        from gce.baselines.trainable import Schedule
         from gce.baselines.training import train
         from gce.trajectory import Dataset
 
@@ -56,30 +59,27 @@ class Train:
         with Dataset.open(self.data) as data:
             if (data.world or "own") != self.world:
                 raise InputError(f"{self.data} is of the world {data.world or 'own'}, not of {self.world}")
-            train(
-                self.name,
-                data,
-                folder=self.out,
-                seconds=float("inf") if self.minutes is None else 60 * self.minutes,
-                tell=_tell,
-                model={} if self.max_nodes is None else {"max_nodes": self.max_nodes},
-                schedule=schedule,
-            )
+            total = self.iterations or getattr(baseline_named(self.name), "schedule", Schedule()).iterations
+            with progress(f"training {self.name}", total, "iterations") as done:
+                reached = counted(done)
+
+                def tell(now: Progress) -> None:
+                    reached(now.iteration)
+                    if now.validation is not None:
+                        told = f"iteration {now.iteration}: loss {now.loss:.4f}, validation {now.validation:.4f}"
+                        print(f"{told}, {now.seconds:.0f} s", file=sys.stderr)
+
+                train(
+                    self.name,
+                    data,
+                    folder=self.out,
+                    seconds=float("inf") if self.minutes is None else 60 * self.minutes,
+                    tell=tell,
+                    model={} if self.max_nodes is None else {"max_nodes": self.max_nodes},
+                    schedule=schedule,
+                )
         print(f"{self.out}: {about(self.out)}", file=sys.stderr)
 
 
-def _tell(now: Progress) -> None:
-    if now.validation is not None:
-        line = f"iteration {now.iteration}: loss {now.loss:.4f}, validation {now.validation:.4f}, {now.seconds:.0f} s"
-        print(line, file=sys.stderr)
-
-
-def main() -> None:
-    try:
-        tyro.cli(Train).run()
-    except InputError as error:
-        sys.exit(f"error: {error}")
-
-
 if __name__ == "__main__":
-    main()
+    run_module(Train)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated, Any
 
 import tyro
@@ -14,7 +13,7 @@ from gce.cli.explore import Explore
 from gce.cli.learn import Adapt, Predict, Train
 from gce.cli.report import Report
 from gce.cli.reproduce import Reproduce
-from gce.errors import InputError
+from gce.command import in_words
 
 Command = (
     Annotated[Data, tyro.conf.subcommand("data", description="Record, import, check, replay and show data sets.")]
@@ -33,7 +32,7 @@ control them."""
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run a command; anything a person can put right ends with a sentence and status 2."""
+    """Run a command."""
     command: Any = tyro.cli(
         Command,
         prog="gce",
@@ -41,15 +40,5 @@ def main(arguments: list[str] | None = None) -> None:
         args=arguments,
         config=(tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes),
     )
-    try:
+    with in_words("gce", getattr(getattr(command, "command", command), "resumes", False)):
         command.run()
-    except InputError as error:
-        print(f"gce: {error}", file=sys.stderr)
-        sys.exit(2)
-    except KeyboardInterrupt:
-        resumes = getattr(getattr(command, "command", command), "resumes", False)
-        again = "goes on from here" if resumes else "begins anew"
-        print(f"gce: stopped; nothing half-written is left, and the same command {again}", file=sys.stderr)
-        sys.exit(2)
-    except BrokenPipeError:
-        sys.exit(2)

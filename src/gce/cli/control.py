@@ -15,9 +15,9 @@ from gce.cli.labels import Labels, known_names
 from gce.cli.learn import find_model, others_of_group
 from gce.cli.own_plan import Own, own_of_folder, plan_own
 from gce.cli.problem_files import read_goal
-from gce.cli.progress import progress
 from gce.cli.run_files import write_run
 from gce.errors import InputError
+from gce.progress import progress
 
 
 @dataclass
@@ -239,13 +239,15 @@ class Control:
         options = {"parameters": parameters, "observation_noise": self.noise, "process_noise": self.process_noise}
         env.reset(seed=seed, options={**options, "goal": goal})
         problem = problem_for(env, goal, protocol)
-        controller = Controller(system, problem, weights=self.weights, tolerance=protocol.tolerance)
         observer = None
         if self.noise and protocol.feedback < M:
             noise = self.noise * env.observation_std
             scale = noise_scale(system, adapted, problem.controls, noise)
             observer = partial(Filter.opened, system, controls=problem.controls, noise=noise, scale=scale)
         with progress("controlling", M, "steps") as done:
+            controller = Controller(
+                system, problem, self.weights, tolerance=protocol.tolerance, tell=lambda turn, share: done(0)
+            )
             run = control(env, controller, protocol.feedback, done, observer)
         answer = {
             **figures(env, run, recorded),

@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import re
 import sys
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tyro
 
-from gce.cli.progress import progress
 from gce.errors import InputError
+from gce.progress import counted, progress
+
+MEGABYTE = 1_000_000
 
 
 @dataclass(kw_only=True)
@@ -178,7 +181,8 @@ class Import:
         if self.world is not None:
             from gce.replay import import_recordings
 
-            count = import_recordings(self.files, self.world, self.out)
+            with progress("importing", len(self.files), "files") as done:
+                count = import_recordings(self.files, self.world, self.out, done)
             print(f"{self.out}: {count} episodes of {len(self.files)} systems", file=sys.stderr)
             return
         if len(self.files) > 1 or self.files[0].is_file():
@@ -240,7 +244,16 @@ class Check:
                 found = check_folder(self.file, done)
             print(f"{self.file}: good; {_told(found)}")
             return
-        problems = check_file(self.file)
+        megabytes = self.file.stat().st_size // MEGABYTE if self.file.is_file() else 0
+        with progress("checking", megabytes, "MB") as done:
+            reached, read = counted(done), 0
+
+            def tell(size: int) -> None:
+                nonlocal read
+                read += size
+                reached(min(read // MEGABYTE, megabytes))
+
+            problems = check_file(self.file, tell)
         if problems:
             raise InputError("\ngce: ".join(problems))
         with Dataset.open(self.file) as data:
@@ -273,12 +286,15 @@ class Show:
                 raise InputError(f"{self.file} has the episodes 0 to {len(data) - 1}, asked for {self.episode}")
             episode, world = data[self.episode], data.world
             rate = 1 / data.metadata.get("dt", 1 / 50)
-        if self.out.suffix == ".png":
-            steps = [round(k * episode.length / 7) for k in range(8)]
-            write_strip(list(episode_frames(world, episode, steps)), self.out)
-        else:
-            write_animation(episode_frames(world, episode, range(episode.length + 1)), self.out, rate)
-        print(self.out, file=sys.stderr)
+        strip = self.out.suffix == ".png"
+        steps = [round(k * episode.length / 7) for k in range(8)] if strip else list(range(episode.length + 1))
+        with progress("drawing", len(steps), "pictures") as done:
+            frames = drawn_one_by_one(episode_frames(world, episode, steps), done)
+            if strip:
+                write_strip(list(frames), self.out)
+            else:
+                write_animation(frames, self.out, rate)
+        print(f"{self.out}: open it in a browser or a viewer of pictures", file=sys.stderr)
 
 
 @dataclass
@@ -299,6 +315,13 @@ class Data:
 
     def run(self) -> None:
         self.command.run()
+
+
+def drawn_one_by_one(frames: Iterable[Any], done: Callable[[int], None]) -> Iterator[Any]:
+    """The frames, each told of when it was drawn."""
+    for frame in frames:
+        yield frame
+        done(1)
 
 
 def _range(low: int, high: int) -> str:

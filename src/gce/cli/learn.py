@@ -11,8 +11,8 @@ from typing import Any, Literal
 
 import tyro
 
-from gce.cli.progress import progress
 from gce.errors import InputError
+from gce.progress import progress
 
 Form = Literal["hom_mean", "hom", "dense", "tensor"]
 Potential = Literal["gaussian", "laplace", "vmf", "mlp", "constant"]

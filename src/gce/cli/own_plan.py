@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from gce.cli.labels import Labels, known_names
 from gce.cli.problem_files import Goal, limited, read_exogenous, read_goal, read_limits, read_start
-from gce.cli.progress import planning
 from gce.cli.run_files import write_plan
 from gce.errors import InputError
+from gce.progress import planning
 
 if TYPE_CHECKING:
     from gce.cli.control import Control

@@ -9,8 +9,8 @@ from typing import Literal
 
 import tyro
 
-from gce.cli.progress import progress
 from gce.errors import InputError
+from gce.progress import progress
 
 
 @dataclass

@@ -29,10 +29,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from gce.command import run_module
 from gce.graph import Graph, ring
 from gce.metrics import mmd
 from gce.operators import FORMS, Form, Shape, make_form
 from gce.potentials import Gaussian, gibbs_weights
+from gce.progress import progress
 from gce.ridge import solve
 from gce.topology import Topology
 
@@ -216,7 +218,11 @@ class Consistency:
     def run(self) -> None:
         torch.set_num_threads(1)
         self.out.mkdir(parents=True, exist_ok=True)
-        curves = [measure(form, seeds=self.seeds) for form in FORMS]
+        curves = []
+        with progress("measuring", len(FORMS), "forms") as done:
+            for form in FORMS:
+                curves.append(measure(form, seeds=self.seeds))
+                done(1)
         for curve in curves:
             print(f"{curve.form}: slope {curve.slope:.3f}")
         rows = [{**vars(curve), "slope": curve.slope} for curve in curves]
@@ -225,6 +231,4 @@ class Consistency:
 
 
 if __name__ == "__main__":
-    import tyro
-
-    tyro.cli(Consistency).run()
+    run_module(Consistency, resumes=False)

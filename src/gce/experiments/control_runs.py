@@ -10,7 +10,6 @@ control_runs_WORLD.jsonl; a command given again goes on after the last line.
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,9 +18,12 @@ from typing import Any
 import numpy as np
 
 from gce.closed_loop import PROTOCOLS, control, figures, problem_for
+from gce.command import run_module
 from gce.controller import Controller
 from gce.envs import GraphEnv, world_named
+from gce.experiments.lines import Lines
 from gce.files import load_model, shipped
+from gce.progress import progress
 from gce.system import System, adapt
 from gce.trajectory import Episode
 
@@ -47,20 +49,18 @@ class ControlRuns:
         import torch
 
         torch.set_num_threads(1)
-        self.out.mkdir(parents=True, exist_ok=True)
-        lines = self.out / f"control_runs_{self.world}.jsonl"
-        done = [json.loads(line) for line in lines.read_text().splitlines()] if lines.exists() else []
+        lines = Lines(self.out / f"control_runs_{self.world}.jsonl")
         per_system = -(-self.runs // self.systems)
-        for k, (env, system) in enumerate(self._bank(first=len(done) // per_system), start=len(done) // per_system):
-            for r in range(k * per_system + (len(done) - k * per_system), min((k + 1) * per_system, self.runs)):
-                result = self._one(env, system, r)
-                done.append({"run": r, "system": k, **result})
-                with lines.open("a") as file:
-                    file.write(json.dumps(done[-1]) + "\n")
-            self._summarise(done)
-            print(f"{self.world}: {len(done)}/{self.runs} runs", file=sys.stderr)
-            if len(done) >= self.runs:
-                break
+        first = len(lines.records) // per_system
+        with progress(f"controlling {self.world}", self.runs, "runs") as done:
+            done(min(len(lines.records), self.runs))
+            for k, (env, system) in enumerate(self._bank(first), start=first):
+                for r in range(len(lines.records), min((k + 1) * per_system, self.runs)):
+                    lines.add({"run": r, "system": k, **self._one(env, system, r)})
+                    done(1)
+                self._summarise(lines.records)
+                if len(lines.records) >= self.runs:
+                    break
 
     def _bank(self, first: int) -> Iterator[tuple[GraphEnv, System]]:
         """Systems drawn at random, each adapted to 8 recorded episodes."""
@@ -116,6 +116,4 @@ class ControlRuns:
 
 
 if __name__ == "__main__":
-    import tyro
-
-    tyro.cli(ControlRuns).run()
+    run_module(ControlRuns)

@@ -12,7 +12,6 @@ command given again goes on after the last line.
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,11 +20,14 @@ from typing import Any
 import numpy as np
 
 from gce.closed_loop import PROTOCOLS, control, figures, problem_for
+from gce.command import run_module
 from gce.controller import Controller
 from gce.envs.grid import PowerGrid
+from gce.experiments.lines import Lines
 from gce.files import load_model, shipped
 from gce.filtering import Filter
 from gce.oracles import LinearOracle, linear_oracle
+from gce.progress import progress
 from gce.system import System, adapt
 from gce.trajectory import Episode
 
@@ -54,20 +56,18 @@ class GridNoise:
         import torch
 
         torch.set_num_threads(1)
-        self.out.mkdir(parents=True, exist_ok=True)
-        lines = self.out / "noisy_grids.jsonl"
-        done = [json.loads(line) for line in lines.read_text().splitlines()] if lines.exists() else []
-        known = {(line["grid"], line["noise"], line["level"]) for line in done}
+        lines = Lines(self.out / "noisy_grids.jsonl")
+        known = {(line["grid"], line["noise"], line["level"]) for line in lines.records}
         model = load_model(shipped("grid")).requires_grad_(False)
-        for k in range(self.grids):
-            for kind, level in CASES:
-                if (k, kind, level) in known:
-                    continue
-                done.append({"grid": k, "noise": kind, "level": level, **self._one(model, k, kind, level)})
-                with lines.open("a") as file:
-                    file.write(json.dumps(done[-1]) + "\n")
-            self._summarise(done)
-            print(f"{k + 1}/{self.grids} grids", file=sys.stderr)
+        missing = [(k, *case) for k in range(self.grids) for case in CASES if (k, *case) not in known]
+        with progress("controlling grids", self.grids * len(CASES), "runs") as done:
+            done(self.grids * len(CASES) - len(missing))
+            for k, kind, level in missing:
+                lines.add({"grid": k, "noise": kind, "level": level, **self._one(model, k, kind, level)})
+                done(1)
+                if (kind, level) == CASES[-1]:
+                    self._summarise(lines.records)
+        self._summarise(lines.records)
 
     def _one(self, model: Any, k: int, kind: str, level: float) -> dict[str, Any]:
         env = PowerGrid(objects=(100, 150))
@@ -157,6 +157,4 @@ def _error(first: np.ndarray, last: np.ndarray) -> float:
 
 
 if __name__ == "__main__":
-    import tyro
-
-    tyro.cli(GridNoise).run()
+    run_module(GridNoise)

@@ -22,7 +22,6 @@ import json
 import multiprocessing
 import os
 import shutil
-import sys
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -30,10 +29,12 @@ from typing import Any
 
 import numpy as np
 
+from gce.command import run_module
 from gce.envs import world_named
 from gce.errors import InputError
 from gce.files import load_model, shipped
 from gce.metrics import nrmse
+from gce.progress import progress
 from gce.system import adapt, predict_together
 from gce.trajectory import Episode
 
@@ -72,14 +73,21 @@ class LongRollouts:
             if getattr(self, name) < 1:
                 raise InputError(f"--{name} is {getattr(self, name)}, expected at least 1")
         parts = self.out / f".long_rollouts_{self.world}_{self._fingerprint()}"
-        parts.mkdir(parents=True, exist_ok=True)
+        try:
+            parts.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"cannot write {self.out}: {error.strerror}; give another folder with --out") from None
         starts = range(0, self.systems, self.batch)
         missing = [k for k in starts if not _part(parts, k).is_file()]
         context = multiprocessing.get_context("spawn")
-        with ProcessPoolExecutor(self.workers, mp_context=context) as pool:
+        with (
+            ProcessPoolExecutor(self.workers, mp_context=context) as pool,
+            progress(f"predicting {self.world}", len(starts), "batches") as done,
+        ):
+            done(len(starts) - len(missing))
             for k, records in zip(missing, pool.map(self.predict_batch, missing), strict=True):
                 _write(_part(parts, k), json.dumps(records))
-                print(f"{self.world}: {min(k + self.batch, self.systems)}/{self.systems}", file=sys.stderr)
+                done(1)
         records = [record for k in starts for record in json.loads(_part(parts, k).read_text())]
         result = self.summary(records)
         _write(self.out / f"long_rollouts_{self.world}.json", json.dumps(result, indent=2) + "\n")
@@ -219,6 +227,4 @@ def _write(path: Path, text: str) -> None:
 
 
 if __name__ == "__main__":
-    import tyro
-
-    print(json.dumps(tyro.cli(LongRollouts).run(), indent=2))
+    print(json.dumps(run_module(LongRollouts), indent=2))

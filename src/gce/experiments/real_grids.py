@@ -13,7 +13,6 @@ A run is a line of real_grids.jsonl; a command given again goes on after the las
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,12 +21,15 @@ from typing import Any
 import numpy as np
 
 from gce.closed_loop import PROTOCOLS, control, problem_for, uncontrolled
+from gce.command import run_module
 from gce.controller import Controller
 from gce.envs import PowerGrid
 from gce.envs.real_grids import CASES, MESHED
+from gce.experiments.lines import Lines
 from gce.files import load_model, shipped
 from gce.model import Model
 from gce.oracles import LinearOracle, linear_oracle
+from gce.progress import progress
 from gce.system import adapt
 from gce.trajectory import Episode
 
@@ -59,19 +61,17 @@ class RealGrids:
         import torch
 
         torch.set_num_threads(1)
-        self.out.mkdir(parents=True, exist_ok=True)
-        lines = self.out / "real_grids.jsonl"
-        done = [json.loads(line) for line in lines.read_text().splitlines()] if lines.exists() else []
+        lines = Lines(self.out / "real_grids.jsonl")
+        known = {(run["case"], run["seed"]) for run in lines.records}
         model = load_model(self.model or shipped(MESHED))
-        for case in self.cases:
-            for seed in range(self.seeds):
-                if any(run["case"] == case and run["seed"] == seed for run in done):
-                    continue
-                done.append(one_run(model, case, seed, self.adapt))
-                with lines.open("a") as file:
-                    file.write(json.dumps(done[-1]) + "\n")
-                print({k: v["error"] for k, v in done[-1]["methods"].items()}, case, seed, file=sys.stderr)
-        summary = summarise(done)
+        asked = [(case, seed) for case in self.cases for seed in range(self.seeds)]
+        missing = [run for run in asked if run not in known]
+        with progress("controlling real grids", len(asked), "runs") as done:
+            done(len(asked) - len(missing))
+            for case, seed in missing:
+                lines.add(one_run(model, case, seed, self.adapt))
+                done(1)
+        summary = summarise(lines.records)
         (self.out / "real_grids.json").write_text(json.dumps(summary, indent=2) + "\n")
         (self.out / "real_grids.md").write_text(table(summary))
 
@@ -202,6 +202,4 @@ def table(summary: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    import tyro
-
-    tyro.cli(RealGrids).run()
+    run_module(RealGrids)

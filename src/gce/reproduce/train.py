@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import tyro
-
+from gce.command import run_module
 from gce.errors import InputError
+from gce.progress import counted, progress
 from gce.reproduce.recipes import OURS, RECIPES, Recipe, recipe_named
 
 VALIDATION_SHARE = 0.25
@@ -137,12 +137,15 @@ def _fit(
     changes: dict[str, Any] = {name: plan[name] for name in ("iterations", "validate_every") if name in plan}
 
     def tell(now: Any) -> None:
+        reached(now.iteration)
         if now.validation is not None or now.iteration % 25 == 0:
             clock.keep()
         if now.validation is not None:
             print(f"{recipe.folder} {now.iteration}: validation {now.validation:.4f}", file=sys.stderr, flush=True)
 
-    model, error = _train(recipe, data, changes, work, tell)
+    with progress(f"training {recipe.folder}", plan["iterations"], "iterations") as done:
+        reached = counted(done)
+        model, error = _train(recipe, data, changes, work, tell)
     clock.keep()
     about |= {"cpu_seconds": round(clock.seconds), "validation_nrmse": error}
     (save_model if recipe.method == OURS else save)(model, out, about)
@@ -186,8 +189,9 @@ def _recorded(world: str, folder: Path) -> Path:
     file = folder / f"{world}.h5"
     if not file.exists():
         folder.mkdir(parents=True, exist_ok=True)
-        print(f"recording {file}", file=sys.stderr, flush=True)
-        record(Recording(world, seed=1, **RECORDINGS[world]), file)
+        recording = Recording(world, seed=1, **RECORDINGS[world])
+        with progress(f"recording {file}", recording.episodes) as done:
+            record(recording, file, progress=done)
     return file
 
 
@@ -201,12 +205,5 @@ def _kept(file: Path, make: Any) -> dict[str, Any]:
     return found
 
 
-def main() -> None:
-    try:
-        tyro.cli(Train).run()
-    except InputError as error:
-        sys.exit(f"error: {error}")
-
-
 if __name__ == "__main__":
-    main()
+    run_module(Train)

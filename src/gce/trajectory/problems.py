@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import h5py
 import numpy as np
@@ -83,7 +83,7 @@ def _shape_problems(file: h5py.File) -> Iterator[str]:
         )
 
 
-def content_problems(file: h5py.File) -> Iterator[str]:
+def content_problems(file: h5py.File, progress: Callable[[int], None] = lambda size: None) -> Iterator[str]:
     """Checksums, numbers that are not finite, edges to nowhere, parameters that are not JSON: reads everything."""
     for name in (*ROWS, *OPTIONAL_ROWS, *TABLES):
         if name not in file:
@@ -93,6 +93,7 @@ def content_problems(file: h5py.File) -> Iterator[str]:
         step = max(1, BUFFER_BYTES // max(1, array.dtype.itemsize * int(np.prod(array.shape[1:]))))
         for start in range(0, len(array), step):
             piece = array[start : start + step]
+            progress(piece.nbytes)
             found = zlib.crc32(as_bytes(piece), found) if array.dtype != object else checksum(array[:])
             if name not in BOUNDS and np.issubdtype(piece.dtype, np.floating) and not np.isfinite(piece).all():
                 row, column = np.argwhere(~np.isfinite(piece))[0]

@@ -10,6 +10,7 @@ import errno
 import json
 import os
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -161,8 +162,8 @@ def read_metadata(file: h5py.File) -> dict[str, Any]:
     return metadata
 
 
-def check_file(path: Path | str) -> list[str]:
-    """Everything that is wrong with a data set file, as sentences; none for a good one."""
+def check_file(path: Path | str, progress: Callable[[int], None] = lambda size: None) -> list[str]:
+    """Everything that is wrong with a data set file, as sentences; none for a good one. progress: bytes just read."""
     try:
         file = open_file(path)
     except InputError as error:
@@ -175,7 +176,7 @@ def check_file(path: Path | str) -> list[str]:
         except OSError:
             return [str(error)]
     with file:
-        return [f"{path}: {problem}" for problem in content_problems(file)]
+        return [f"{path}: {problem}" for problem in content_problems(file, progress)]
 
 
 def _opens_like_hdf5(path: Path) -> bool:

@@ -12,7 +12,7 @@ LINE_SECONDS = 10.0
 
 @contextmanager
 def progress(description: str, total: int, unit: str = "episodes") -> Iterator[Callable[[int], None]]:
-    """Gives a function to call with the number of units done since the last call."""
+    """Gives a function to call with the number of units done since the last call; 0 shows that work goes on."""
     if not sys.stderr.isatty():
         yield _Lines(description, total, unit)
         return
@@ -44,28 +44,53 @@ def progress(description: str, total: int, unit: str = "episodes") -> Iterator[C
 def planning(description: str) -> Iterator[Callable[[int, float], None]]:
     """Progress of one plan in percent; gives what a `Controller` tells its turns to."""
     with progress(description, 100, "percent") as done:
-        told = 0
+        reached = counted(done)
+        yield lambda turn, share: reached(int(100 * share))
+        reached(100)
 
-        def tell(turn: int, share: float) -> None:
-            nonlocal told
-            done(int(100 * share) - told)
-            told = int(100 * share)
 
-        yield tell
-        done(100 - told)
+def counted(done: Callable[[int], None]) -> Callable[[int], None]:
+    """For work that knows how much is done in all: tells `done` of what is new."""
+    before = 0
+
+    def reached(count: int) -> None:
+        nonlocal before
+        done(count - before)
+        before = count
+
+    return reached
 
 
 class _Lines:
+    """The time left follows from the units done since the first call, which may tell of what was there before."""
+
     def __init__(self, description: str, total: int, unit: str) -> None:
         self._description, self._total, self._unit = description, total, unit
-        self._done = 0
-        self._start = self._last = time.monotonic()
+        self._done, self._last = 0, time.monotonic()
+        self._first: tuple[float, int] | None = None
 
     def __call__(self, done: int) -> None:
         self._done += done
         now = time.monotonic()
-        if now - self._last < LINE_SECONDS and self._done < self._total:
+        if self._first is None and done:
+            self._first = now, self._done
+        ended = done > 0 and self._done >= self._total
+        if now - self._last < LINE_SECONDS and not ended:
             return
         self._last = now
-        left = (now - self._start) / max(self._done, 1) * (self._total - self._done)
-        print(f"{self._description}: {self._done}/{self._total} {self._unit}, {left:.0f} s left", file=sys.stderr)
+        told = f"{self._description}: {self._done}/{self._total} {self._unit}"
+        print(f"{told}{self._left(now)}", file=sys.stderr, flush=True)
+
+    def _left(self, now: float) -> str:
+        if self._first is None or self._done <= self._first[1] or self._done >= self._total:
+            return ""
+        since, before = self._first
+        seconds = (now - since) / (self._done - before) * (self._total - self._done)
+        return f", {duration(seconds)} left"
+
+
+def duration(seconds: float) -> str:
+    """As a person says it: 40 s, 12 min, 3.5 h."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"

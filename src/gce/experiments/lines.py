@@ -1,0 +1,38 @@
+"""Results kept one a line as they come, so that a stopped experiment goes on after the last."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from gce.errors import InputError
+
+Record = dict[str, Any]
+
+
+class Lines:
+    """A file with a JSON object a line; what is there already is read first, and `records` holds all of it."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            text = file.read_text() if file.exists() else ""
+        except OSError as error:
+            raise InputError(
+                f"cannot write {file}: {error.strerror or error}; give another folder with --out"
+            ) from None
+        whole = text[: text.rfind("\n") + 1]
+        try:
+            self.records: list[Record] = [json.loads(line) for line in whole.splitlines()]
+        except ValueError as error:
+            raise InputError(f"{file} is not a file of results ({error}); move it away to begin anew") from None
+        if whole != text:  # a stop in the middle of a line
+            os.truncate(file, len(whole.encode()))
+
+    def add(self, record: Record) -> None:
+        with self.file.open("a") as opened:
+            opened.write(json.dumps(record) + "\n")
+        self.records.append(record)
