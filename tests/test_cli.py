@@ -1,6 +1,7 @@
 """The command line as a person uses it."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -132,3 +133,12 @@ def test_bad_input_ends_with_a_sentence_status_2_and_no_output(case, rope, tmp_p
     assert message in printed.err + printed.out
     assert "Traceback" not in printed.err
     assert sorted(p.name for p in tmp_path.iterdir()) == before
+
+
+def test_commands_leave_numpy_one_thread_unless_told_otherwise(monkeypatch, rope):
+    monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)
+    main(["data", "check", str(rope)])
+    assert os.environ["OPENBLAS_NUM_THREADS"] == "1"
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "3")
+    main(["data", "check", str(rope)])
+    assert os.environ["OPENBLAS_NUM_THREADS"] == "3"

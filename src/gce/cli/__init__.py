@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Annotated, Any
 
 import tyro
@@ -32,7 +33,12 @@ control them."""
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run a command."""
+    """Run a command.
+
+    NumPy's products are of small matrices here: several threads wait for each other longer than they work, many times
+    longer on a busy machine. NumPy reads the variable when it is imported, which no command has done yet.
+    """
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     command: Any = tyro.cli(
         Command,
         prog="gce",
