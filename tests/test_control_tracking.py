@@ -101,14 +101,23 @@ def test_damping_costs_what_leaves_the_controls():
     assert np.allclose(damped.gradient(u), problem.gradient(u))
 
 
-def test_the_tail_of_a_task_is_what_remains():
+def test_keeping_to_a_plan_adds_the_cost_of_leaving_it():
     path = random_path(1)
     M, s, n = path.B.shape
-    dynamics, task = Linear(path), random_task(1, M, s, n, bound=1.0, rate=0.5)
-    u = np.random.default_rng(0).standard_normal((M, n))
+    dynamics, task = Linear(path), random_task(1, M, s, n, bound=1.0)
+    rng = np.random.default_rng(0)
+    before, u, other = rng.standard_normal((3, M, n))
+    k = rng.uniform(0, 2, n)
+    kept = task.keeping(before, k)
+
+    def total(controls):
+        y = dynamics.rollout(path.x0, controls)
+        return task.cost(y, controls) + np.square(k * (controls - before)).sum(), kept.cost(y, controls)
+
+    (one, kept_one), (two, kept_two) = total(u), total(other)
+    assert np.isclose(one - two, kept_one - kept_two)
     x = dynamics.rollout(path.x0, u)
-    tail = task.tail(2, u[1])
-    assert tail.horizon == M - 2
-    early = task.cost(np.concatenate([x[:2], task.goal[2:]]), np.concatenate([u[:2], 0 * u[2:]]))
-    assert np.isclose(early + tail.cost(x[2:], u[2:]), task.cost(x, u))
-    assert np.array_equal(tail.limits.before, u[1])
+    assert np.isclose(task.keeping(before, 0 * k).cost(x, u), task.cost(x, u))
+    # The quadratic problem says the same.
+    problem = kept.along(dynamics, path.x0, x, u)
+    assert np.isclose(problem.cost(u), kept_one)

@@ -24,7 +24,8 @@ class Protocol:
     """How a world is controlled unless asked otherwise.
 
     horizon, feedback: steps of a run and between its plans. state_cost, terminal_cost: of observations, all in the mean
-    of the world's units; action_cost: of actions in their unit. Chosen on systems recorded for validation.
+    of the world's units; action_cost: of actions in their unit; change_cost: of leaving the plan made one step before,
+    less by the factor k for one made k steps before. Chosen on systems recorded for validation.
     tolerance: when a plan has settled (`Controller`).
     """
 
@@ -34,11 +35,12 @@ class Protocol:
     terminal_cost: float
     action_cost: float
     tolerance: float = 1e-4
+    change_cost: float = 0.0
 
 
 PROTOCOLS = {
     "rope": Protocol(40, 40, 3e-4, 1.0, 1e-3),
-    "soft": Protocol(64, 32, 3e-3, 1.0, 1e-2),
+    "soft": Protocol(64, 32, 3e-3, 1.0, 1e-2, change_cost=2.0),
     # What water does to a swimmer bends with the actions: the last digits of a plan take long, and change nothing.
     "swim": Protocol(64, 32, 3e-3, 1.0, 3e-2, tolerance=1e-3),
     "grid": Protocol(100, 50, 1.0, 10.0, 0.01),
@@ -77,6 +79,7 @@ def problem_for(env: GraphEnv, goal: Array, protocol: Protocol, **changes: Any) 
         state_cost=protocol.state_cost,
         terminal_cost=protocol.terminal_cost,
         action_cost=protocol.action_cost,
+        change_cost=protocol.change_cost / protocol.feedback,
         unit=1.0 if grid else float(env.observation_std.mean()),
         action_unit=1.0 if grid else env.action_std,
         tracked=np.broadcast_to(env.positions, goal.shape[-2:]) if grid else None,

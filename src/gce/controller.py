@@ -18,7 +18,7 @@ from torch import Tensor
 
 from gce.control.lqr import lqr, roll
 from gce.control.matrix_free import solve_matrix_free
-from gce.control.problem import Problem, weights_of
+from gce.control.problem import Cost, Problem, weights_of
 from gce.control.qp import solve_qp
 from gce.control.settle import Tell, settle
 from gce.control.task import Dynamics, Task
@@ -121,7 +121,7 @@ class Controller:
 
         step: how many of the problem's steps have passed. opening: whether the observation opens an episode.
         before: (observation, action) one step earlier; needed where the model's state holds them, and for limits on
-        the rate. start: actions to begin from, of the steps that remain (warm start).
+        the rate. start: the plan made before, of the steps that remain: to begin from, and to keep to (`change_cost`).
         """
         clock = time.process_time()
         p, model = self.problem, self.system.model
@@ -139,8 +139,9 @@ class Controller:
         last = np.zeros(int(p.controls.sum())) if before is None else (before[1] / scale)[p.controls]
         task = task_of(model, known, p, step, last)
         u = np.zeros_like(task.w) if start is None else (start / scale)[:, p.controls]
+        kept = task if start is None else task.keeping(u, efforts(p.change_cost, p, scale))
         settled = settle(
-            dynamics, task, x0, u, solve_suitably, self.iterations, self.tolerance, self.patience, self.tell
+            dynamics, kept, x0, u, solve_suitably, self.iterations, self.tolerance, self.patience, self.tell
         )
         actions = np.zeros((len(settled.u), *p.controls.shape))
         actions[:, p.controls] = settled.u
@@ -148,8 +149,9 @@ class Controller:
         expected = model.denormalise(states[..., : model.config.num_observations].double()).numpy()
         expected[0] = observation
         bound = np.clip(actions * scale, p.low, p.high)
+        cost = float(task.cost(dynamics.outputs(settled.x), settled.u))
         return Plan(
-            bound, expected, lambda: self._features(states), settled.cost, settled.status, settled.iterations,
+            bound, expected, lambda: self._features(states), cost, settled.status, settled.iterations,
             settled.gradient, time.process_time() - clock,
         )  # fmt: skip
 
@@ -196,10 +198,7 @@ def task_of(model: Units, dynamics: Aimed, problem: Problem, step: int, last: Ar
         both = [np.diag(w) if w.ndim == 1 else w for w in (running, terminal)]
         W = np.tile(np.concatenate([both[0], np.zeros_like(both[1])]), (M, 1, 1))
         W[-1] = np.concatenate(both)
-    effort = weights_of(p.action_cost, p.low.shape, scale / p.action_unit)
-    if effort.ndim == 2:
-        raise InputError("action_cost as a matrix is not supported; give a number, one a coordinate or one a node")
-    w = np.tile(effort.reshape(p.low.shape)[p.controls], (M, 1))
+    w = np.tile(efforts(p.action_cost, p, scale), (M, 1))
     low, high = (np.tile((bound / scale)[p.controls], (M, 1)) for bound in (p.low, p.high))
     rate = None if p.rate is None else (p.rate / scale)[p.controls]
     limits = Limits(low, high, rate, None if rate is None else last)
@@ -209,6 +208,16 @@ def task_of(model: Units, dynamics: Aimed, problem: Problem, step: int, last: Ar
         model.normalise(torch.as_tensor(bound)).double().numpy().reshape(-1) for bound in (p.soft_low, p.soft_high)
     )
     return Task(goal, W, w, limits, soft_low, soft_high, p.soft_cost)
+
+
+def efforts(cost: Cost, problem: Problem, scale: Array) -> Float[Array, " n"]:
+    """The square root of a cost of actions, one a control; scale: the unit of normalised actions."""
+    found = weights_of(cost, problem.low.shape, scale / problem.action_unit)
+    if found.ndim == 2:
+        raise InputError(
+            "a cost of actions as a matrix is not supported; give a number, one a coordinate or one a node"
+        )
+    return found.reshape(problem.low.shape)[problem.controls]
 
 
 def solve_suitably(problem: Tracking, u: Array) -> tuple[Array, str]:

@@ -20,7 +20,7 @@ from gce.baselines.koopman import LinearAdapted
 from gce.baselines.planning import BaselineDynamics
 from gce.control.problem import Problem
 from gce.control.settle import settle
-from gce.controller import Plan, solve_suitably, task_of
+from gce.controller import Plan, efforts, solve_suitably, task_of
 from gce.errors import InputError
 
 Array = np.ndarray
@@ -83,7 +83,8 @@ class BaselineController:
         last = np.zeros(int(p.controls.sum())) if before is None else (before[1] / scale)[p.controls]
         task = task_of(model, dynamics, p, step, last)
         u = np.zeros_like(task.w) if start is None else (start / scale)[:, p.controls]
-        settled = settle(dynamics, task, begin, u, solve_suitably, self.iterations, self.tolerance)
+        kept = task if start is None else task.keeping(u, efforts(p.change_cost, p, scale))
+        settled = settle(dynamics, kept, begin, u, solve_suitably, self.iterations, self.tolerance)
         actions = np.zeros((len(settled.u), *p.controls.shape))
         actions[:, p.controls] = settled.u
         with torch.no_grad():
@@ -96,7 +97,7 @@ class BaselineController:
             actions=np.clip(actions * scale, p.low, p.high),
             observations=expected,
             encode=lambda: features,
-            cost=settled.cost,
+            cost=float(task.cost(dynamics.outputs(settled.x), settled.u)),
             status=settled.status,
             iterations=settled.iterations,
             gradient=settled.gradient,

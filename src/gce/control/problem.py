@@ -3,7 +3,7 @@
     minimise sum_{t=1..M} |(o_t - goal_t) / unit|^2_Q + |a_{t-1} / action unit|^2_R + |(o_M - goal_M) / unit|^2_QM
 
 over the actions of the nodes that take one, within their bounds. With `on = "features"` the first and last terms are of
-features psi(o) instead of observations.
+features psi(o) instead of observations. Planning again adds |(a_t - a'_t) / action unit|^2_K, a' the plan made before.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ class Problem:
     low, high: bounds of the actions [nodes, a]; a node whose bounds are both 0 takes no action.
     state_cost, terminal_cost, action_cost: Q, Q_M and R; zero or positive, matrices positive semi-definite.
     unit, action_unit: what costs are measured in; 1 by default, so that they are of physical units.
+    change_cost: K, what leaving the plan made before costs. A plan that is made anew at every step and free to
+        change all its actions follows the model's errors; see the notes on control.
     tracked: which nodes [nodes], or coordinates of nodes [nodes, d], have a goal; all by default.
     rate: how much an action may change from one step to the next [nodes, a].
     soft_low, soft_high: limits of observations [nodes, d] that cost soft_cost times the squared distance beyond.
@@ -42,6 +44,7 @@ class Problem:
     state_cost: Cost = 0.0
     terminal_cost: Cost = 1.0
     action_cost: Cost = 1e-3
+    change_cost: Cost = 0.0
     unit: Array | float = 1.0
     action_unit: Array | float = 1.0
     tracked: Array | None = None
@@ -60,7 +63,7 @@ class Problem:
             raise InputError(f"the horizon is {self.horizon} steps; plan at least one")
         self._check_goal()
         self._check_limits()
-        for name in ("state_cost", "terminal_cost", "action_cost"):
+        for name in ("state_cost", "terminal_cost", "action_cost", "change_cost"):
             _check_cost(name, getattr(self, name))
         if self.on not in ("observations", "features"):
             raise InputError(f"costs are on 'observations' or on 'features', not on {self.on!r}")

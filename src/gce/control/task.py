@@ -1,6 +1,6 @@
 """What to reach, along dynamics that need not be linear: the flat, normalised form of a control problem.
 
-    minimise sum_{t=1..M} |W_t (y_t - y*_t)|^2 + |w_t * u_{t-1}|^2 + k dist(y_t, [l, h])^2,   y = outputs(x)
+    minimise sum_{t=1..M} |W_t (y_t - y*_t)|^2 + |w_t * u_{t-1} - v_t|^2 + k dist(y_t, [l, h])^2,   y = outputs(x)
 
 `along` makes the quadratic problem of `tracking` at a path: outputs and dynamics to first order.
 """
@@ -39,7 +39,7 @@ class Dynamics(Protocol):
 
 @dataclass(frozen=True)
 class Task:
-    """goal, W, l, h: of the outputs at steps 1..M; w: of the controls; a matrix W [M, r, p] weighs combinations."""
+    """goal, W, l, h: of the outputs at steps 1..M; w, v: of the controls; a matrix W [M, r, p] weighs combinations."""
 
     goal: Float[Array, "M p"]
     W: Float[Array, "M p"] | Float[Array, "M r p"]
@@ -48,6 +48,7 @@ class Task:
     soft_low: Float[Array, " p"] | None = None
     soft_high: Float[Array, " p"] | None = None
     soft_weight: float = 0.0
+    v: Float[Array, "M n"] | float = 0.0
 
     @property
     def horizon(self) -> int:
@@ -58,21 +59,16 @@ class Task:
         return self.W * miss if self.W.ndim == 2 else np.einsum("trp,...tp->...tr", self.W, miss)
 
     def cost(self, y: Float[Array, "*batch M p"], u: Float[Array, "*batch M n"]) -> Float[Array, "*batch"]:
-        total = np.square(self.residual(y)).sum((-1, -2)) + np.square(self.w * u).sum((-1, -2))
+        total = np.square(self.residual(y)).sum((-1, -2)) + np.square(self.w * u - self.v).sum((-1, -2))
         if self.soft_low is not None:
             outside = y - np.clip(y, self.soft_low, self.soft_high)
             total = total + self.soft_weight * np.square(outside).sum((-1, -2))
         return np.asarray(total)
 
-    def tail(self, start: int, before: Float[Array, " n"]) -> Task:
-        """What remains after `start` steps."""
-        return replace(
-            self,
-            goal=self.goal[start:],
-            W=self.W[start:],
-            w=self.w[start:],
-            limits=self.limits.tail(start, before),
-        )
+    def keeping(self, u: Float[Array, "M n"], k: Float[Array, " n"]) -> Task:
+        """With |k * (u_t - u'_t)|^2 added, u' given, up to a constant."""
+        w = np.hypot(self.w, k)
+        return replace(self, w=w, v=(self.w * self.v + np.square(k) * u) / np.where(w > 0, w, 1))
 
     def along(
         self,
@@ -95,7 +91,7 @@ class Task:
             S = weighed(np.full((len(x), D.shape[1]), scale), D)
             shift = scale * (here - y)
             soft = Soft(S, scale * self.soft_low + shift, scale * self.soft_high + shift)
-        return Tracking(dynamics.path(x0, x, u), E, e, self.w, np.zeros_like(self.w), self.limits, soft)
+        return Tracking(dynamics.path(x0, x, u), E, e, self.w, np.broadcast_to(self.v, self.w.shape), self.limits, soft)
 
 
 def weighed(W: Float[Array, "M p"] | Float[Array, "M r p"], D: Rows) -> Rows:

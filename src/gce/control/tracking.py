@@ -150,10 +150,6 @@ class Limits:
             last = kept[t] = np.clip(np.clip(u[t], low, np.maximum(low, high)), self.low[t], self.high[t])
         return kept
 
-    def tail(self, start: int, before: Float[Array, " n"]) -> Limits:
-        """Of the steps that remain after `start` steps, `before` being the control applied last."""
-        return replace(self, low=self.low[start:], high=self.high[start:], before=before)
-
 
 @dataclass(frozen=True)
 class Soft:
