@@ -17,6 +17,7 @@ from gce.reproduce.registry import EXPERIMENTS
 from gce.reproduce.report import report, write_runs
 from gce.reproduce.runner import reproduce
 from gce.reproduce.statistics import paired, summarise
+from gce.reproduce.tuning import cheaper_cost, chosen_cost
 
 TINY = Preset("quick", runs=2, slow=1, grid=1, trajectories=1, tuning=1)
 
@@ -206,3 +207,16 @@ def test_unstable_control_is_not_averaged():
     figures = [{"control_error": e, "control_error_over_nothing": share} for e, share in ((0.1, 0.2), (9.0, 9.0))]
     summary = summarise([{"seed": k, "figures": f} for k, f in enumerate(figures)], "control_error")
     assert (summary.n, summary.unstable, summary.mean) == (1, 1, 0.1)
+
+
+def test_cheaper_plans_keep_half_of_the_error_that_cko_has():
+    def tuned(method, errors):
+        figures = {f"error_{value:g}": error for value, error in errors.items()}
+        return [{"settings": {"world": "rope", "method": method}, "seed": 0, "figures": figures}]
+
+    theirs = tuned("cko", {1e-3: 0.5, 1e-2: 0.2, 1e-1: 0.3, 1.0: 0.4})
+    ours = tuned("ours_gaussian", {1e-3: 0.05, 3e-3: 0.07, 1e-2: 0.1, 3e-2: 0.11, 1e-1: 0.4})
+    assert chosen_cost(theirs, "rope", "cko") == 1e-2
+    assert cheaper_cost(theirs, ours, "rope") == 1e-2
+    assert cheaper_cost([], ours, "rope") is None
+    assert cheaper_cost(tuned("cko", {1e-3: 0.05}), ours, "rope") is None

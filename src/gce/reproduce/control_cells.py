@@ -1,7 +1,8 @@
 """One controlled run: the cell that all tables of control are made of.
 
-Settings: world, split, method, action_cost; and where a table varies them form, bandwidth, episodes, observation_noise,
-process_noise. `nothing` and `oracle` are methods too (the oracle on the grid only).
+Settings: world, split, method, action_cost; and where a table varies them state_cost, model (if not named as the
+method), form, bandwidth, episodes, observation_noise, process_noise. `nothing` and `oracle` are methods too (the
+oracle on the grid only).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from gce.oracles import linear_oracle
 from gce.reproduce.cells import Cell
 from gce.reproduce.experiment import Context
 from gce.reproduce.methods import Method
-from gce.reproduce.tasks import MODULES, SIZES, TEST, Setting, draw, run_control, with_action_cost
+from gce.reproduce.tasks import MODULES, SIZES, TEST, Setting, draw, protocol_for, run_control
 
 UNADAPTED = ("nothing", "oracle")
 DEFAULT_EPISODES = 8
@@ -36,10 +37,10 @@ def run_cell(cell: Cell, context: Context) -> dict[str, Any]:
     s = cell.settings
     noise = {name: s.get(name, 0.0) for name in ("observation_noise", "process_noise")}
     setting = _drawn(s["world"], s["split"], TEST + cell.seed, s.get("episodes", DEFAULT_EPISODES), *noise.values())
-    protocol = with_action_cost(PROTOCOLS[s["world"]], s.get("action_cost"))
+    protocol = protocol_for(s["world"], s)
     if s["method"] in UNADAPTED:
         return _unadapted(setting, s["method"], **noise)
-    found = loaded(context, s["world"], s["method"], s.get("form"), s.get("bandwidth"))
+    found = loaded(context, s["world"], s.get("model", s["method"]), s.get("form"), s.get("bandwidth"))
     return run_control(setting, found.adapt(setting.episodes), protocol, **noise)[1]
 
 

@@ -9,31 +9,16 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from gce.closed_loop import PROTOCOLS
 from gce.reproduce import paper
 from gce.reproduce.cells import Cell
-from gce.reproduce.control_cells import UNADAPTED, control_cell, loaded, run_cell
+from gce.reproduce.control_cells import UNADAPTED, control_cell, run_cell
 from gce.reproduce.experiment import Context, Experiment, Preset, Record
 from gce.reproduce.methods import title
 from gce.reproduce.pictures import curves
 from gce.reproduce.recipes import BANDWIDTHS
 from gce.reproduce.statistics import grid_table, markdown, paired, select, short, summarise, values_of
-from gce.reproduce.tasks import SEEN, SIZES, UNSEEN, VALIDATION, draw, run_control, with_action_cost
-
-METHODS = (
-    "ours_gaussian",
-    "cko",
-    "kpm",
-    "ours_laplace",
-    "ours_vmf",
-    "ours_mlp",
-    "ours_shipped",
-    "graph_ode",
-    "vae",
-    "pcc",
-)
-ACTION_COSTS = (1e-3, 1e-2, 1e-1, 1.0)
-SIGNIFICANT = 0.05
+from gce.reproduce.tasks import SEEN, UNSEEN
+from gce.reproduce.tuning import CHEAPER, METHODS, cheaper_cost, chosen_cost
 
 
 class ControlTable(Experiment):
@@ -53,7 +38,7 @@ class ControlTable(Experiment):
         found = []
         for settings in self.rows(context):
             name, world = settings["method"], settings["world"]
-            model = None if name in UNADAPTED else context.method(world, name)
+            model = None if name in UNADAPTED else context.method(world, settings.get("model", name))
             if model is None and name not in UNADAPTED:
                 continue
             for seed in range(self.count(preset, settings)):
@@ -61,66 +46,20 @@ class ControlTable(Experiment):
         return sorted(found, key=lambda cell: cell.seed)
 
 
-class ActionWeight(Experiment):
-    """The weight of actions in the plans of each method, chosen on systems of their own, the same way for all."""
-
-    name: ClassVar[str] = "action_weight"
-    about: ClassVar[str] = "the weight of actions in each method's plans, chosen on validation systems"
-
-    def cells(self, preset: Preset, context: Context) -> list[Cell]:
-        found = []
-        for world in ("rope", "soft", "swim"):
-            for name in METHODS:
-                model = context.method(world, name)
-                if model is None:
-                    continue
-                settings = {"world": world, "method": name, "action_costs": list(ACTION_COSTS)}
-                for seed in range(preset.tuning):
-                    modules = ("gce.reproduce.control_tables",)
-                    found.append(control_cell(self.name, seed, settings, model, modules))
-        return sorted(found, key=lambda cell: cell.seed)
-
-    def run(self, cell: Cell, context: Context) -> dict[str, Any]:
-        world, name = cell.settings["world"], cell.settings["method"]
-        setting = draw(world, SIZES[world][SEEN], VALIDATION + cell.seed)
-        subject = loaded(context, world, name, None, None).adapt(setting.episodes)
-        errors = {}
-        for cost in cell.settings["action_costs"]:
-            protocol = with_action_cost(PROTOCOLS[world], cost)
-            errors[f"{cost:g}"] = run_control(setting, subject, protocol)[1]["control_error"]
-        return {f"error_{cost}": error for cost, error in errors.items()}
-
-    def report(self, records: Sequence[Record], folder: Path) -> str:
-        rows = []
-        for world in values_of(records, "world"):
-            for name in values_of(select(records, world=world), "method"):
-                mine = select(records, world=world, method=name)
-                cells = [str(summarise(mine, f"error_{cost:g}")) for cost in ACTION_COSTS]
-                rows.append([world, title(name), *cells, f"{chosen_cost(records, world, name):g}"])
-        header = ["world", "method", *(f"weight {cost:g}" for cost in ACTION_COSTS), "chosen"]
-        return "Control error on validation systems.\n\n" + markdown(header, rows)
-
-
-def chosen_cost(records: Sequence[Record], world: str, name: str) -> float | None:
-    """The action weight with the lowest mean error on validation systems; None where there was no choice."""
-    mine = select(records, world=world, method=name)
-    means = {cost: summarise(mine, f"error_{cost:g}").mean for cost in ACTION_COSTS}
-    finite = {cost: mean for cost, mean in means.items() if np.isfinite(mean)}
-    return min(finite, key=lambda cost: finite[cost]) if finite else None
-
-
 class Main(ControlTable):
     name: ClassVar[str] = "main"
     about: ClassVar[str] = "control cost and error of all methods in Rope, Soft and Swim, sizes seen and unseen"
 
     def rows(self, context: Context) -> list[dict[str, Any]]:
-        tuned = context.records("action_weight")
-        return [
-            {"world": world, "split": split, "method": name, "action_cost": chosen_cost(tuned, world, name)}
-            for world in ("rope", "soft", "swim")
-            for split in (SEEN, UNSEEN)
-            for name in METHODS
-        ]
+        tuned, cheaper = context.records("action_weight"), context.records("running_weight")
+        found = []
+        for world in ("rope", "soft", "swim"):
+            plans = [{"method": name, "action_cost": chosen_cost(tuned, world, name)} for name in METHODS]
+            running = cheaper_cost(tuned, cheaper, world)
+            if running is not None:
+                plans.append({**plans[0], "method": CHEAPER, "model": plans[0]["method"], "state_cost": running})
+            found += [{"world": world, "split": split, **plan} for split in (SEEN, UNSEEN) for plan in plans]
+        return found
 
     def report(self, records: Sequence[Record], folder: Path) -> str:
         parts = []

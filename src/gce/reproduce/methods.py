@@ -39,6 +39,7 @@ TITLES = {
     "ours_gaussian": "ours (Gaussian)",
     "ours_mlp": "ours (MLP)",
     "ours_shipped": "ours (the package's model)",
+    "ours_cheaper": "ours (Gaussian), cheaper plans",
 }
 ITERATIVE = ("vae", "pcc", "graph_ode")
 """Methods whose plans need iLQR and whose adaptation needs gradient descent: the slow ones."""

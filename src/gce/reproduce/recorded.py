@@ -20,12 +20,12 @@ from gce.replay import import_recordings
 from gce.reproduce import paper
 from gce.reproduce.cells import Cell
 from gce.reproduce.control_cells import control_cell, loaded
-from gce.reproduce.control_tables import METHODS, chosen_cost
 from gce.reproduce.experiment import Context, Experiment, Preset, Record
 from gce.reproduce.methods import title
 from gce.reproduce.prediction_tables import error_figures
 from gce.reproduce.statistics import markdown, paired, select, summarise, values_of
-from gce.reproduce.tasks import Setting, run_control, with_action_cost
+from gce.reproduce.tasks import Setting, protocol_for, run_control
+from gce.reproduce.tuning import METHODS, chosen_cost
 from gce.trajectory import Dataset
 
 
@@ -62,7 +62,7 @@ class Recorded(Experiment):
         truth = target.observations.astype(float)
         setting = Setting(env, 0, truth[PROTOCOLS[world].horizon], target, rest)
         subject = loaded(context, world, name, None, None).adapt(rest)
-        protocol = with_action_cost(PROTOCOLS[world], cell.settings["action_cost"])
+        protocol = protocol_for(world, cell.settings)
         _, found = run_control(setting, subject, protocol)
         with np.errstate(over="ignore", invalid="ignore"):
             errors = nrmse(subject.predict(truth[0], target.actions)[1:], truth[1:], env.observation_std)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from gce.errors import InputError
-from gce.reproduce.control_tables import ActionWeight, Bandwidth, Dimension, FittingNumber, GridNoise, Main
+from gce.reproduce.control_tables import Bandwidth, Dimension, FittingNumber, GridNoise, Main
 from gce.reproduce.experiment import Experiment
 from gce.reproduce.picture_tables import ControlPictures, EvalTime, Weights
 from gce.reproduce.prediction_tables import Prediction, SampleEfficiency
 from gce.reproduce.recorded import Recorded
+from gce.reproduce.tuning import ActionWeight, RunningWeight
 
 EXPERIMENTS: dict[str, Experiment] = {
     experiment.name: experiment
     for experiment in (
         ActionWeight(),
+        RunningWeight(),
         Main(),
         GridNoise(),
         FittingNumber(),

@@ -101,5 +101,7 @@ def run_control(
     return run, reported
 
 
-def with_action_cost(protocol: Protocol, action_cost: float | None) -> Protocol:
-    return protocol if action_cost is None else replace(protocol, action_cost=action_cost)
+def protocol_for(world: str, settings: dict[str, Any]) -> Protocol:
+    """The world's, with the costs that settings name."""
+    changes = {name: settings[name] for name in ("action_cost", "state_cost") if settings.get(name) is not None}
+    return replace(PROTOCOLS[world], **changes)

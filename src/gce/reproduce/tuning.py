@@ -1,0 +1,127 @@
+"""The costs in the tables' plans, chosen on systems of their own: the weight of actions for every method, the same way
+for all, and a larger running weight for ours, because a plan that comes nearer the goal swings more on its way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from gce.reproduce.cells import Cell
+from gce.reproduce.control_cells import control_cell, loaded
+from gce.reproduce.experiment import Context, Experiment, Preset, Record
+from gce.reproduce.methods import title
+from gce.reproduce.statistics import markdown, select, summarise, values_of
+from gce.reproduce.tasks import SEEN, SIZES, VALIDATION, draw, protocol_for, run_control
+
+METHODS = (
+    "ours_gaussian",
+    "cko",
+    "kpm",
+    "ours_laplace",
+    "ours_vmf",
+    "ours_mlp",
+    "ours_shipped",
+    "graph_ode",
+    "vae",
+    "pcc",
+)
+CHEAPER = "ours_cheaper"
+"""The first of the methods with the running weight chosen here: a row of its own."""
+WORLDS = ("rope", "soft", "swim")
+ACTION_COSTS = (1e-3, 1e-2, 1e-1, 1.0)
+RUNNING_COSTS = (1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
+
+
+class Tuning(Experiment):
+    """Each cell is one validation system, controlled with all the weights to choose from."""
+
+    weight: ClassVar[str]
+    """The field of `Protocol` that is chosen."""
+    values: ClassVar[tuple[float, ...]]
+    methods: ClassVar[tuple[str, ...]]
+
+    def cells(self, preset: Preset, context: Context) -> list[Cell]:
+        found = []
+        for world in WORLDS:
+            for name in self.methods:
+                model = context.method(world, name)
+                if model is None:
+                    continue
+                chosen_from = {f"{self.weight}s": list(self.values), **self.fixed(context, world)}
+                settings = {"world": world, "method": name, **chosen_from}
+                for seed in range(preset.tuning):
+                    found.append(control_cell(self.name, seed, settings, model, ("gce.reproduce.tuning",)))
+        return sorted(found, key=lambda cell: cell.seed)
+
+    def fixed(self, context: Context, world: str) -> dict[str, Any]:
+        """What else is not as in the world's protocol."""
+        return {}
+
+    def run(self, cell: Cell, context: Context) -> dict[str, Any]:
+        world = cell.settings["world"]
+        setting = draw(world, SIZES[world][SEEN], VALIDATION + cell.seed)
+        subject = loaded(context, world, cell.settings["method"], None, None).adapt(setting.episodes)
+        found: dict[str, Any] = {}
+        for value in cell.settings[f"{self.weight}s"]:
+            protocol = protocol_for(world, {**cell.settings, self.weight: value})
+            figures = run_control(setting, subject, protocol)[1]
+            found |= {f"error_{value:g}": figures["control_error"], f"cost_{value:g}": figures["cost"]}
+        return found
+
+
+class ActionWeight(Tuning):
+    name: ClassVar[str] = "action_weight"
+    about: ClassVar[str] = "the weight of actions in each method's plans, chosen on validation systems"
+    weight, values, methods = "action_cost", ACTION_COSTS, METHODS
+
+    def report(self, records: Sequence[Record], folder: Path) -> str:
+        rows = []
+        for world in values_of(records, "world"):
+            for name in values_of(select(records, world=world), "method"):
+                mine = select(records, world=world, method=name)
+                cells = [str(summarise(mine, f"error_{cost:g}")) for cost in ACTION_COSTS]
+                rows.append([world, title(name), *cells, f"{chosen_cost(records, world, name):g}"])
+        header = ["world", "method", *(f"weight {cost:g}" for cost in ACTION_COSTS), "chosen"]
+        return "Control error on validation systems.\n\n" + markdown(header, rows)
+
+
+class RunningWeight(Tuning):
+    name: ClassVar[str] = "running_weight"
+    about: ClassVar[str] = "error against cost of our plans by their running weight, on validation systems"
+    weight, values, methods = "state_cost", RUNNING_COSTS, METHODS[:1]
+
+    def fixed(self, context: Context, world: str) -> dict[str, Any]:
+        return {"action_cost": chosen_cost(context.records("action_weight"), world, self.methods[0])}
+
+    def report(self, records: Sequence[Record], folder: Path) -> str:
+        rows = []
+        for world in values_of(records, "world"):
+            for figure in ("error", "cost"):
+                mine = select(records, world=world)
+                rows.append([world, figure, *(str(summarise(mine, f"{figure}_{q:g}")) for q in RUNNING_COSTS)])
+        return markdown(["world", "figure", *(f"weight {q:g}" for q in RUNNING_COSTS)], rows)
+
+
+def chosen_cost(records: Sequence[Record], world: str, name: str) -> float | None:
+    """The action weight with the lowest mean error on validation systems; None where there was no choice."""
+    means = _errors(records, world, name, ACTION_COSTS)
+    return min(means, key=lambda cost: means[cost]) if means else None
+
+
+def cheaper_cost(tuned: Sequence[Record], running: Sequence[Record], world: str) -> float | None:
+    """The largest running weight with which our error stays below half of the lowest that CKO has, both on validation
+    systems; None where there is none."""
+    theirs = _errors(tuned, world, "cko", ACTION_COSTS)
+    ours = _errors(running, world, METHODS[0], RUNNING_COSTS)
+    good = [q for q, error in ours.items() if theirs and error <= min(theirs.values()) / 2]
+    return max(good, default=None)
+
+
+def _errors(records: Sequence[Record], world: str, name: str, values: Sequence[float]) -> dict[float, float]:
+    mine = select(records, world=world, method=name)
+    means = {value: summarise(mine, f"error_{value:g}").mean for value in values}
+    return {value: mean for value, mean in means.items() if np.isfinite(mean)}
