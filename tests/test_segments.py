@@ -80,3 +80,8 @@ def test_weighted_sums_are_differentiated_by_the_product_rule(segments, mapped):
     with torch.no_grad():
         fast = torch.func.vmap(derivative, in_dims=mapped)(*along)
     assert torch.allclose(fast, torch.func.vmap(derivative, in_dims=mapped)(*along), atol=1e-11)
+
+
+def test_rows_without_columns_have_sums_without_columns(segments):
+    with torch.no_grad():
+        assert segments.sum(torch.zeros(len(segments.of_row), 1, 0)).shape == (SEGMENTS, 1, 0)

@@ -44,7 +44,7 @@ class Segments:
         if len(weights) < MANY_ROWS or torch.is_grad_enabled() or not alone:
             return self.sum(weights.unsqueeze(-1) * values.index_select(0, source))
         found = _WeightedSum.apply(weights.flatten(), values.flatten(1), source, self.order, self.offsets)
-        return found.reshape(-1, *values.shape[1:])
+        return found.reshape(len(self.offsets), *values.shape[1:])
 
 
 class _Sum(torch.autograd.Function):
@@ -53,7 +53,7 @@ class _Sum(torch.autograd.Function):
     @staticmethod
     def forward(rows: Tensor, order: Tensor, offsets: Tensor) -> Tensor:
         flat = rows.reshape(len(rows), -1)
-        return embedding_bag(order, flat, offsets, mode="sum").reshape(-1, *rows.shape[1:])
+        return embedding_bag(order, flat, offsets, mode="sum").reshape(len(offsets), *rows.shape[1:])
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
