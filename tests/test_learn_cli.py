@@ -10,11 +10,11 @@ import pytest
 import torch
 from PIL import Image
 
-from gce import __version__
+from gce import __version__, learning
 from gce.cli import main
 from gce.files import about_model, load_model, load_system
 from gce.trajectory import Dataset
-from small import recorded
+from small import TINY, recorded
 
 
 @pytest.fixture(autouse=True)
@@ -225,3 +225,18 @@ def test_bad_input_ends_with_a_sentence_and_status_2(case, rope, model, tmp_path
     assert message in " ".join((printed.err + printed.out).split())
     assert "Traceback" not in printed.err
     assert sorted(p.name for p in tmp_path.iterdir()) == before
+
+
+def test_answers_are_json_where_numbers_are_not_finite(capsys):
+    from gce.cli.learn import told
+
+    answer = {"nrmse": {"1": 0.5, "100": float("nan")}, "costs": [1.0, float("inf")], "status": "solved", "n": 3}
+    assert json.loads(told(answer), parse_constant=pytest.fail) == {
+        "nrmse": {"1": 0.5, "100": None}, "costs": [1.0, None], "status": "solved", "n": 3
+    }  # fmt: skip
+
+
+def test_training_from_python_shows_its_progress(rope, capsys):
+    with Dataset.open(rope) as data:
+        learning.train(data, iterations=2, horizon=4, model=TINY)
+    assert "training: 2/2 iterations" in capsys.readouterr().err

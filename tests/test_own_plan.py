@@ -86,7 +86,7 @@ def test_an_adapted_system_reaches_its_goal_in_the_users_names(place, capsys, tm
     goal = np.array([float(row[1]) for row in table(place / "goal.csv")[1][:2]])  # the third is free
     expected, came = np.array([float(row[2]) for row in rows[-3:-1]]), tanks(START, acted["upper"])[-1, :2]
     error = np.linalg.norm(expected - goal) / np.linalg.norm(goal)
-    assert answer["predicted_control_error"] == pytest.approx(error, rel=1e-6)
+    assert answer["predicted_control_error"] == pytest.approx(error, rel=1e-4)
     assert np.linalg.norm(came - goal) < 0.05 * np.linalg.norm(goal)  # carried out on the true tanks
     found = read_details(tmp_path / "plan")
     assert np.isnan(found.goal[2]) and len(found.fit_counts) == 0 and found.about["node_names"] == list(LABELS.nodes)

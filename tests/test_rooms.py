@@ -116,7 +116,17 @@ MAY_IMPORT = {
         "trajectory",
     },
     "presets": {"config", "errors", "preparation", "trajectory"},
-    "learning": {"batches", "config", "errors", "model", "preparation", "presets", "training", "trajectory"},
+    "learning": {
+        "batches",
+        "config",
+        "errors",
+        "model",
+        "preparation",
+        "presets",
+        "progress",
+        "training",
+        "trajectory",
+    },
     "files": {
         "__init__",
         "adaptation",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from gce.errors import InputError
 from gce.model import Model
 from gce.preparation import prepare
 from gce.presets import config_for, training_for
+from gce.progress import progress
 from gce.training import Progress, Training
 from gce.trajectory import Dataset, Episode
 
@@ -43,7 +45,7 @@ def train(
     validation: float = 0.05,
     folder: Path | str | None = None,
     device: str = "cpu",
-    tell: Callable[[Progress], None] = lambda progress: None,
+    tell: Callable[[Progress], None] | None = None,
     start: Callable[[int], None] = lambda iteration: None,
     model: dict[str, Any] | None = None,
     training: dict[str, Any] | None = None,
@@ -54,7 +56,7 @@ def train(
         `training`, are by default as the model that comes with the package for the data's world was trained.
     validation: share of the systems kept to choose the best model by or, of one or two systems, of their episodes.
     folder: keeps the log and a checkpoint, from which the same call goes on; by default nothing is kept.
-    tell: hears of every iteration; start: of the one it begins with.
+    tell: hears of every iteration, by default a progress bar; start: of the one it begins with.
     model, training: fields of `ModelConfig` and `TrainingConfig` to change.
     """
     if not 0 < validation < 1:
@@ -93,8 +95,9 @@ def train(
             raise InputError(f"cannot write {folder}: {error.strerror}") from None
         run = Training(prepared, systems, kept, settings, place)
         run.resume()
-        start(run.iteration)
-        best = run.run(tell)
+        with progress("training", iterations, "iterations") if tell is None else nullcontext(start) as done:
+            done(run.iteration)
+            best = run.run(tell or (lambda now: done(1)))
     return Trained(prepared.eval(), best, run.seconds)
 
 

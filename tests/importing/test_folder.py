@@ -293,7 +293,7 @@ def test_an_empty_folder_of_episodes(folder):
 def test_commands(folder, tmp_path, capsys):
     main(["data", "check", str(folder)])
     told = capsys.readouterr().out
-    assert "good; 2 episodes of 1 systems, 3 nodes, 4-6 steps each; observations x, v; actions action" in told
+    assert "good; 2 episodes of 1 system, 3 nodes, 4-6 steps each; observations x, v; actions action" in told
     main(["data", "import", str(folder), "--out", str(tmp_path / "own.h5")])
     assert "own.h5: 2 episodes" in capsys.readouterr().err
     main(["data", "check", str(tmp_path / "own.h5")])

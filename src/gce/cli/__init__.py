@@ -11,9 +11,10 @@ from gce.cli.control import Control
 from gce.cli.data import Data
 from gce.cli.demo import Demo
 from gce.cli.explore import Explore
-from gce.cli.learn import Adapt, Predict, Train
+from gce.cli.learn import Adapt, Predict
 from gce.cli.report import Report
 from gce.cli.reproduce import Reproduce
+from gce.cli.train import Train
 from gce.command import in_words
 
 Command = (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import json
+import sys
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -12,12 +12,15 @@ from typing import Any, Literal
 import tyro
 
 from gce.cli.labels import Labels, known_names
-from gce.cli.learn import find_model, others_of_group
+from gce.cli.learn import find_model, others_of_group, told
 from gce.cli.own_plan import Own, own_of_folder, plan_own
 from gce.cli.problem_files import read_goal
 from gce.cli.run_files import write_run
 from gce.errors import InputError
 from gce.progress import progress
+
+FAR = 0.1
+"""A predicted distance from the goal that a person should hear of, in standard deviations of each coordinate."""
 
 
 @dataclass
@@ -65,7 +68,7 @@ class Control:
     process_noise: float = 0.0
     """Grid: noise on the state at each step."""
     action_cost: float | None = None
-    """The weight of actions in the plan; by default the world's."""
+    """The weight of actions in the plan; by default the world's, or 1e-4."""
     weights: Literal["along", "frozen"] = "along"
     """Gibbs weights along the plan: recomputed until it settles, or frozen at the current state."""
     model: Path | None = None
@@ -105,8 +108,9 @@ class Control:
                 f"{self.what!r} is neither a world ({', '.join(WORLDS)}), nor a data set file (.h5), nor a folder that "
                 "`gce adapt` wrote"
             )
+        _advise(answer)
         if self.json:
-            print(json.dumps(answer))
+            print(told(answer))
         else:
             for name, value in answer.items():
                 print(f"{name}: {value:.4g}" if isinstance(value, float) else f"{name}: {value}")
@@ -266,6 +270,22 @@ class Control:
     def settings(self) -> dict[str, Any]:
         """How the run was asked for, as JSON values."""
         return {name: str(value) if isinstance(value, Path) else value for name, value in vars(self).items()}
+
+
+def _advise(answer: dict[str, Any]) -> None:
+    """What to do about a plan that was not solved, or does not get there."""
+    if answer["status"] != "solved":
+        print(
+            f"the planner ended early ({answer['status']}); its best plan is used. A longer horizon, a goal nearer to "
+            "what was recorded, or more feedback may help",
+            file=sys.stderr,
+        )
+    if answer.get("predicted_distance", 0.0) > FAR:
+        print(
+            f"the plan ends {answer['predicted_distance']:.2g} standard deviations from the goal; a longer --horizon, "
+            "wider bounds or a smaller --action-cost may bring it nearer",
+            file=sys.stderr,
+        )
 
 
 def real_grid(world: str, case: str, objects: int | None) -> Any:

@@ -1,142 +1,21 @@
-"""`gce data ...`: data sets made, taken in, checked, replayed and shown."""
+"""`gce data ...`: data sets taken in, checked, replayed and shown."""
 
 from __future__ import annotations
 
 import json
-import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import tyro
 
+from gce.cli.record import RecordGrid, RecordRope, RecordSoft, RecordSwim
 from gce.errors import InputError
 from gce.progress import counted, progress
 
 MEGABYTE = 1_000_000
-
-
-@dataclass(kw_only=True)
-class _Record:
-    """Record episodes of a world; an interrupted recording goes on when the same command is given again."""
-
-    resumes = True
-
-    out: Path
-    """The file to write."""
-    episodes: int
-    """How many episodes in all."""
-    objects: str
-    """How many objects a system has: a number, or a range such as 5-9."""
-    group_size: int
-    """How many episodes of each physical system."""
-    steps: int = 100
-    """Steps of an episode."""
-    seed: int = 0
-    """Decides everything random; the same seed gives the same bytes for any number of workers."""
-    workers: int = 1
-    """Processes to share the work."""
-    shard: str = "0/1"
-    """Record only part i of n, as i/n with i from 0 to n-1; `gce data merge` joins the parts."""
-    observation_noise: float = 0.0
-    """Noise on what is observed, as a share of the world's units (0.1 is 10%)."""
-    process_noise: float = 0.0
-    """Noise on the state at each step, as a share of the world's units."""
-
-    def run(self) -> None:
-        objects, shard = self._objects(), parse_shard(self.shard)
-        from gce.recording import Recording, Shard, record
-
-        recording = Recording(
-            world=self._world(),
-            episodes=self.episodes,
-            objects=objects,
-            group_size=self.group_size,
-            seed=self.seed,
-            steps=self.steps,
-            observation_noise=self.observation_noise,
-            process_noise=self.process_noise,
-            settings=self._settings(),
-        )
-        part = Shard(*shard)
-        total = sum(recording.episodes_of(g) for g in part.groups(recording))
-        with progress(f"recording {recording.world}", total) as done:
-            record(recording, self.out, workers=self.workers, shard=part, progress=done)
-        print(f"{self.out}: {total} episodes of {recording.world}", file=sys.stderr)
-
-    def _world(self) -> str:
-        raise AssertionError("a world's own command says which it is")
-
-    def _settings(self) -> dict[str, Any]:
-        return {}
-
-    def _objects(self) -> tuple[int, int]:
-        return parse_objects(self.objects)
-
-
-@dataclass(kw_only=True)
-class RecordRope(_Record):
-    """Record ropes: chains of masses whose top one is pushed along a rail."""
-
-    episodes: int = 10_000
-    objects: str = "5-9"
-    group_size: int = 25
-
-    def _world(self) -> str:
-        return "rope"
-
-
-@dataclass(kw_only=True)
-class RecordSoft(_Record):
-    """Record soft robots on a fixed foot."""
-
-    episodes: int = 50_000
-    objects: str = "5-9"
-    group_size: int = 25
-
-    def _world(self) -> str:
-        return "soft"
-
-
-@dataclass(kw_only=True)
-class RecordSwim(_Record):
-    """Record soft robots that swim."""
-
-    episodes: int = 50_000
-    objects: str = "5-9"
-    group_size: int = 25
-
-    def _world(self) -> str:
-        return "swim"
-
-
-@dataclass(kw_only=True)
-class RecordGrid(_Record):
-    """Record power grids, random or real."""
-
-    episodes: int = 10_000
-    objects: str = "50-100"
-    group_size: int = 10
-    topology: Literal["erdos_renyi", "ring", "lattice", "meshed"] = "erdos_renyi"
-    """The graphs: random, cycles, 2D grids, or sparse ones that resemble transmission grids."""
-    case: str | None = None
-    """A real grid instead of random ones, such as case118 (extra `grid`); its number of nodes is its own."""
-
-    def _world(self) -> str:
-        return "grid"
-
-    def _settings(self) -> dict[str, Any]:
-        return {"topology": self.case or self.topology}
-
-    def _objects(self) -> tuple[int, int]:
-        if self.case is None:
-            return parse_objects(self.objects)
-        from gce.envs.real_grids import case_parameters
-
-        nodes = case_parameters(self.case).num_nodes
-        return nodes, nodes
 
 
 @dataclass
@@ -183,7 +62,7 @@ class Import:
 
             with progress("importing", len(self.files), "files") as done:
                 count = import_recordings(self.files, self.world, self.out, done)
-            print(f"{self.out}: {count} episodes of {len(self.files)} systems", file=sys.stderr)
+            print(f"{self.out}: {count} episodes of {_count(len(self.files), 'system')}", file=sys.stderr)
             return
         if len(self.files) > 1 or self.files[0].is_file():
             raise InputError(
@@ -259,9 +138,8 @@ class Check:
         with Dataset.open(self.file) as data:
             groups, lengths = len(set(data.groups.tolist())), data.lengths
             steps = _range(int(lengths.min()), int(lengths.max()))
-            print(
-                f"{self.file}: good; {len(data)} episodes of {groups} systems, {steps} steps each, world {data.world}"
-            )
+            held = f"{len(data)} episodes of {_count(groups, 'system')}"
+            print(f"{self.file}: good; {held}, {steps} steps each, world {data.world}")
 
 
 @dataclass
@@ -328,11 +206,15 @@ def _range(low: int, high: int) -> str:
     return f"{low}" if low == high else f"{low}-{high}"
 
 
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
 def _told(found: Any) -> str:
     """What a folder holds, in a sentence."""
     columns = found.columns
     parts = [
-        f"{found.episodes} episodes of {found.systems} systems",
+        f"{found.episodes} episodes of {_count(found.systems, 'system')}",
         f"{_range(*found.nodes)} nodes",
         f"{_range(*found.steps)} steps each",
         f"observations {', '.join(columns.observations)}",
@@ -340,22 +222,3 @@ def _told(found: Any) -> str:
     ]
     parts += [f"exogenous {', '.join(columns.exogenous)}"] if columns.exogenous else []
     return ", ".join(parts[:3]) + "; " + "; ".join(parts[3:])
-
-
-def parse_objects(text: str) -> tuple[int, int]:
-    """'7' or '5-9'."""
-    found = re.fullmatch(r"(\d+)(?:-(\d+))?", text.strip())
-    if not found:
-        raise InputError(f"--objects is {text!r}, expected a number or a range such as 5-9")
-    low, high = int(found[1]), int(found[2] or found[1])
-    if not 1 <= low <= high:
-        raise InputError(f"--objects is {text!r}, expected at least 1 and the smaller number first, such as 5-9")
-    return low, high
-
-
-def parse_shard(text: str) -> tuple[int, int]:
-    """'i/n'."""
-    found = re.fullmatch(r"(\d+)/(\d+)", text.strip())
-    if not found:
-        raise InputError(f"--shard is {text!r}, expected i/n such as 0/4")
-    return int(found[1]), int(found[2])

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from gce.cli.control import Control
 
 SYSTEM_FILE = "system.json"
+ACTION_COST = 1e-4
+"""Small: a goal that can be reached shall be; this chooses among the ways to it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,7 +105,7 @@ def plan_own(own: Own, asked: Control) -> dict[str, Any]:
         low=low,
         high=high,
         state_cost=1.0 if goal.values.ndim == 3 else 0.0,
-        action_cost=1e-3 if asked.action_cost is None else asked.action_cost,
+        action_cost=ACTION_COST if asked.action_cost is None else asked.action_cost,
         unit=model.observation_std.double().numpy(),
         action_unit=model.action_std.double().numpy(),
         exogenous=_exogenous(own, asked, M),

@@ -168,10 +168,8 @@ function actions() {
 
 function fit() {
   const { counts, errors } = DATA.fit;
-  if (!counts.length) {
-    byId("fit-note").textContent = "Left out: the episodes that the system was adapted to are not at hand.";
-    return;
-  }
+  byId("fit-card").hidden = !counts.length; // of a kept system the episodes are not at hand
+  if (!counts.length) return;
   const what = DATA.simulated ? "this run" : "the recorded episode that the plan starts from";
   byId("fit-note").textContent = `NRMSE of predicting ${what}, which no fit knew, from its start and its actions: mean over its steps, and at the last.`;
   const mean = errors.map((row) => row.reduce((a, b) => a + b, 0) / row.length), last = errors.map((row) => row.at(-1));
