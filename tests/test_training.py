@@ -1,4 +1,5 @@
 import json
+import signal
 from dataclasses import replace
 
 import numpy as np
@@ -167,6 +168,25 @@ def test_a_stopped_training_goes_on_bit_for_bit(tmp_path, stop):
     assert rest.run() == best
     assert same(weights(rest), weights(whole))
     assert same(rest.best_state, whole.best_state)
+
+
+def test_an_interrupt_keeps_the_iteration_it_comes_in(tmp_path, monkeypatch):
+    """Ctrl-C in the middle of an iteration: that one is done to its end, kept, and not done again."""
+    whole = training(tmp_path / "whole", replace(QUICK, checkpoint_every=100, validate_every=100))
+    whole.run()
+    stopped = training(tmp_path / "parts", whole.config)
+    once, before = stopped._iterate, signal.signal(signal.SIGINT, signal.default_int_handler)
+    monkeypatch.setattr(stopped, "_iterate", lambda: (signal.raise_signal(signal.SIGINT), once())[1])
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            stopped.run()
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
+    rest = training(tmp_path / "parts", whole.config)
+    assert rest.resume() and rest.iteration == 1
+    rest.run()
+    assert same(weights(rest), weights(whole))
 
 
 def test_a_finished_training_has_nothing_left_to_do(tmp_path):

@@ -9,7 +9,10 @@ import dataclasses
 import hashlib
 import json
 import os
-from collections.abc import Iterable
+import signal
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +73,31 @@ def unpacked(tensors: dict[str, Tensor], model: nn.Module, optimiser: Optimizer)
         state["state"].setdefault(int(index), {})[name] = value
     optimiser.load_state_dict(state)
     return part("best.")
+
+
+@contextmanager
+def stops_between() -> Iterator[Callable[[], bool]]:
+    """Within, Ctrl-C only asks to stop: work looks for it between two iterations, when its state is whole.
+
+    Gives a function that tells whether it was asked. A second Ctrl-C ends the work where it is.
+    """
+    asked = False
+
+    def ask(number: int, frame: object) -> None:
+        nonlocal asked
+        if asked:
+            raise KeyboardInterrupt
+        asked = True
+
+    foreign = threading.current_thread() is not threading.main_thread()
+    if foreign or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield lambda: False  # somebody else decides what an interrupt means
+        return
+    signal.signal(signal.SIGINT, ask)
+    try:
+        yield lambda: asked
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def fingerprint(parts: Iterable[Graph | np.ndarray | None]) -> str:

@@ -77,18 +77,22 @@ class Training:
         c = self.config
         stop = c.iterations if until is None else min(until, c.iterations)
         clock = time.monotonic()
-        while self.iteration < stop and not (c.patience and self.stale >= c.patience):
-            loss = self._iterate()
-            self.iteration += 1
-            validation = None
-            if self.iteration % c.validate_every == 0 or self.iteration == c.iterations:
-                validation = self._validate()
-            self.seconds += time.monotonic() - clock
-            clock = time.monotonic()
-            tell(Progress(self.iteration, loss, validation, self.seconds))
-            self._log(loss, validation)
-            if validation is not None or self.iteration % c.checkpoint_every == 0 or self.iteration == stop:
-                self.save()
+        with checkpoint.stops_between() as asked:
+            while self.iteration < stop and not (c.patience and self.stale >= c.patience):
+                loss = self._iterate()
+                self.iteration += 1
+                validation = None
+                if self.iteration % c.validate_every == 0 or self.iteration == c.iterations:
+                    validation = self._validate()
+                self.seconds += time.monotonic() - clock
+                clock = time.monotonic()
+                tell(Progress(self.iteration, loss, validation, self.seconds))
+                self._log(loss, validation)
+                due = validation is not None or self.iteration % c.checkpoint_every == 0 or self.iteration == stop
+                if due or asked():
+                    self.save()
+                if asked():
+                    raise KeyboardInterrupt
         if self.iteration >= c.iterations or until is None:
             self.model.load_state_dict(self.best_state)
         return self.best

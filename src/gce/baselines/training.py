@@ -100,18 +100,22 @@ class Training:
         plan = self.plan
         stop = plan.iterations if until is None else min(until, plan.iterations)
         clock = time.monotonic()
-        while self.iteration < stop and self.seconds < seconds:
-            loss = self._iterate()
-            self.iteration += 1
-            spent = self.seconds + time.monotonic() - clock
-            last = self.iteration == plan.iterations or spent >= seconds
-            validation = self._validate() if last or self.iteration % plan.validate_every == 0 else None
-            self.seconds += time.monotonic() - clock
-            clock = time.monotonic()
-            tell(Progress(self.iteration, loss, validation, self.seconds))
-            if validation is not None or self.iteration % plan.checkpoint_every == 0 or self.iteration == stop:
-                self._log(loss, validation)
-                self.save()
+        with checkpoint.stops_between() as asked:
+            while self.iteration < stop and self.seconds < seconds:
+                loss = self._iterate()
+                self.iteration += 1
+                spent = self.seconds + time.monotonic() - clock
+                last = self.iteration == plan.iterations or spent >= seconds
+                validation = self._validate() if last or self.iteration % plan.validate_every == 0 else None
+                self.seconds += time.monotonic() - clock
+                clock = time.monotonic()
+                tell(Progress(self.iteration, loss, validation, self.seconds))
+                due = validation is not None or self.iteration % plan.checkpoint_every == 0 or self.iteration == stop
+                if due or asked():
+                    self._log(loss, validation)
+                    self.save()
+                if asked():
+                    raise KeyboardInterrupt
         if until is None:
             self.model.load_state_dict(self.best_state)
         return self.best
