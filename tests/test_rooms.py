@@ -73,7 +73,8 @@ MAY_IMPORT = {
     "body_step": {"implicit", "topology"},
     "state_dynamics": {"control", "rollout", "system"},
     "body_dynamics": {"body_step", "control", "implicit_slopes", "state_dynamics"},
-    "message_step": {"inputs", "model", "operators", "potentials", "topology"},
+    "wiring": set(),
+    "message_step": {"inputs", "model", "operators", "potentials", "topology", "wiring"},
     "message_dynamics": {"control", "message_step", "state_dynamics", "system"},
     "planning": {
         "anchored_dynamics",
@@ -86,7 +87,8 @@ MAY_IMPORT = {
         "state_dynamics",
         "system",
     },
-    "controller": {"control", "errors", "planning", "state_dynamics", "system"},
+    "plans": {"control", "errors"},
+    "controller": {"control", "errors", "planning", "plans", "state_dynamics", "system"},
     "simulator_oracle": {"control", "envs"},
     "filtering": {
         "anchored_dynamics",
@@ -99,7 +101,7 @@ MAY_IMPORT = {
         "trajectory",
         "uncertainty",
     },
-    "closed_loop": {"control", "controller", "envs", "errors", "metrics"},
+    "closed_loop": {"control", "envs", "errors", "metrics", "plans"},
     "batches": {"__init__", "adaptation", "checkpoint", "config", "model", "topology", "trajectory"},
     "preparation": {"batches", "config", "model", "trajectory"},
     "losses": {"batches", "config", "embedding", "model", "operators", "rollout", "topology"},
@@ -154,7 +156,7 @@ MAY_IMPORT = {
     },
 }
 MAY_IMPORT["pages"] = {"envs"}
-MAY_IMPORT["report"] = {"__init__", "closed_loop", "control", "controller", "envs", "errors", "inspection", "pages"} | {
+MAY_IMPORT["report"] = {"__init__", "closed_loop", "control", "envs", "errors", "inspection", "pages", "plans"} | {
     "system",
     "trajectory",
 }
@@ -162,7 +164,7 @@ MAY_IMPORT["baselines"] = {
     "__init__",
     "checkpoint",
     "control",
-    "controller",
+    "plans",
     "encoder",
     "errors",
     "graph",
@@ -174,6 +176,7 @@ MAY_IMPORT["baselines"] = {
 }
 MAY_IMPORT["interop"] = {"errors", "files", "graph", "learning", "preparation", "presets", "system", "trajectory"}
 MAY_IMPORT["explorer"] = {"closed_loop", "controller", "envs", "errors", "files", "inspection", "model", "pages"} | {
+    "plans",
     "system",
     "trajectory",
 }

@@ -21,7 +21,7 @@ _HOMES = {
     "record": "gce.recording",
     "Model": "gce.model",
     "Controller": "gce.controller",
-    "Plan": "gce.controller",
+    "Plan": "gce.plans",
     "Problem": "gce.control.problem",
     "System": "gce.system",
     "adapt": "gce.system",

@@ -11,10 +11,10 @@ import numpy as np
 from jaxtyping import Float
 
 from gce.control.problem import Problem
-from gce.controller import Plan, Planner
 from gce.envs import GraphEnv
 from gce.errors import InputError
 from gce.metrics import control_cost, control_error
+from gce.plans import Plan, Planner
 
 Array = np.ndarray
 

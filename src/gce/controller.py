@@ -7,73 +7,25 @@ the plan settles; `frozen` keeps everything as it is at the current state, which
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Literal, Protocol, runtime_checkable
+from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from gce.control.lqr import lqr, roll
-from gce.control.matrix_free import solve_matrix_free
-from gce.control.problem import Cost, Problem, weights_of
-from gce.control.qp import solve_qp
-from gce.control.settle import Tell, settle
-from gce.control.task import Dynamics, Task
-from gce.control.tracking import DensePath, Limits, Tracking, dense
+from gce.control.problem import Problem
+from gce.control.settle import Tell
+from gce.control.task import Dynamics
 from gce.errors import InputError
 from gce.planning import FrozenDynamics, dynamics_of
+from gce.plans import Plan, Turns, check_problem, exogenous_after, settled_plan
 from gce.state_dynamics import StateDynamics
 from gce.system import System
 
 Array = np.ndarray
 Weights = Literal["along", "frozen"]
-
-LARGE = 1500
-"""Unknowns beyond which a dense quadratic program is slower than products alone."""
-
-
-@dataclass(frozen=True)
-class Plan:
-    """actions [M, nodes, a] and what the model expects of them: observations [M+1, nodes, d], the present one first.
-
-    features [M+1, nodes, f]: psi along the prediction, worked out by `encode` when asked for. cost: of the problem, as
-    predicted. status: "solved", or why not. gradient: what is left of the projected gradient, as a share of that of
-    doing nothing. seconds: CPU time.
-    """
-
-    actions: Float[Array, "M nodes a"]
-    observations: Float[Array, "M_plus_1 nodes d"]
-    encode: Callable[[], Array]
-    cost: float
-    status: str
-    iterations: int
-    gradient: float
-    seconds: float
-
-    @property
-    def features(self) -> Float[Array, "M_plus_1 nodes f"]:
-        return self.encode()
-
-
-@runtime_checkable
-class Planner(Protocol):
-    """Whatever plans for a problem."""
-
-    @property
-    def problem(self) -> Problem: ...
-
-    def plan(
-        self,
-        observation: Float[Array, "nodes d"],
-        *,
-        step: int = 0,
-        opening: bool = False,
-        before: tuple[Array, Array] | None = None,
-        start: Float[Array, "M nodes a"] | None = None,
-    ) -> Plan: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,12 +51,7 @@ class Controller:
                 f"an operator of the form {self.system.operator.form.name!r} entangles history and action and cannot "
                 "be controlled; adapt with hom_mean, hom or dense"
             )
-        if p.goal.shape[-2:] != (n, c.num_observations):
-            raise InputError(f"the goal has shape {p.goal.shape}, this system's observations {(n, c.num_observations)}")
-        if p.low.shape != (n, c.num_actions):
-            raise InputError(f"the bounds have shape {p.low.shape}, this system's actions {(n, c.num_actions)}")
-        if c.num_exogenous and (p.exogenous is None or p.exogenous.shape != (p.horizon, n, c.num_exogenous)):
-            raise InputError(f"the model needs {c.num_exogenous} exogenous inputs a node at each step; give them")
+        check_problem(p, n, c)
         if self.weights not in ("along", "frozen"):
             raise InputError(f"weights are kept 'along' the plan or 'frozen', not {self.weights!r}")
 
@@ -125,33 +72,19 @@ class Controller:
         """
         clock = time.process_time()
         p, model = self.problem, self.system.model
-        if not 0 <= step < p.horizon:
-            raise InputError(f"step {step} is not within the horizon of {p.horizon} steps")
-        exogenous = None
-        if p.exogenous is not None and model.config.num_exogenous:
-            exogenous = torch.as_tensor(p.exogenous[step:], dtype=torch.float32) / model.exogenous_std
+        exogenous = exogenous_after(p, step, model.exogenous_std)
         frozen = self.weights == "frozen"
         known = dynamics_of(self.system, p.controls, opening, exogenous, p.on, frozen, swift=True)
         state = self.system.state(observation, opening, before)
         x0 = known.reduced(state)
         dynamics: Dynamics = FrozenDynamics(known, x0) if frozen and isinstance(known, StateDynamics) else known
-        scale = model.action_std.double().numpy()
-        last = np.zeros(int(p.controls.sum())) if before is None else (before[1] / scale)[p.controls]
-        task = task_of(model, known, p, step, last)
-        u = np.zeros_like(task.w) if start is None else (start / scale)[:, p.controls]
-        kept = task if start is None else task.keeping(u, efforts(p.change_cost, p, scale))
-        settled = settle(
-            dynamics, kept, x0, u, solve_suitably, self.iterations, self.tolerance, self.patience, self.tell
-        )
-        actions = np.zeros((len(settled.u), *p.controls.shape))
-        actions[:, p.controls] = settled.u
+        turns = Turns(self.iterations, self.tolerance, self.patience, self.tell)
+        settled, actions, cost = settled_plan(model, dynamics, known, x0, p, step, before, start, turns)
         states = torch.cat([state[None], known.lifted(settled.x)])
         expected = model.denormalise(states[..., : model.config.num_observations].double()).numpy()
         expected[0] = observation
-        bound = np.clip(actions * scale, p.low, p.high)
-        cost = float(task.cost(dynamics.outputs(settled.x), settled.u))
         return Plan(
-            bound, expected, lambda: self._features(states), cost, settled.status, settled.iterations,
+            actions, expected, lambda: self._features(states), cost, settled.status, settled.iterations,
             settled.gradient, time.process_time() - clock,
         )  # fmt: skip
 
@@ -159,75 +92,3 @@ class Controller:
         """One step after another, which needs little room on large graphs."""
         with torch.no_grad():
             return np.stack([self.system.model.features(x, self.system.topology).double().numpy() for x in states])
-
-
-@runtime_checkable
-class Units(Protocol):
-    """What a planner's terms are normalised by."""
-
-    observation_std: Tensor
-    action_std: Tensor
-
-    def normalise(self, observations: Tensor) -> Tensor: ...
-
-
-@runtime_checkable
-class Aimed(Protocol):
-    """Dynamics that say what their outputs are at observations to reach."""
-
-    def goal(self, observations: Float[Array, "M nodes d"]) -> Float[Array, "M p"]: ...
-
-
-def task_of(model: Units, dynamics: Aimed, problem: Problem, step: int, last: Array) -> Task:
-    """A problem's remaining steps in the planner's flat, normalised terms; `last` is the control before them."""
-    p = problem
-    M, (nodes, d), scale = p.horizon - step, p.goal.shape[-2:], model.action_std.double().numpy()
-    std = model.observation_std.double().numpy()
-    goal = dynamics.goal(p.goals[step:])
-    tracked = np.ones((nodes, d)) if p.tracked is None else np.broadcast_to(p.tracked.reshape(nodes, -1), (nodes, d))
-    if p.on == "observations":
-        shape, factors = (nodes, d), tracked * std / p.unit
-    else:
-        width = goal.shape[-1] // nodes
-        shape, factors = (nodes, width), np.broadcast_to(tracked.max(-1, keepdims=True), (nodes, width))
-    running, terminal = weights_of(p.state_cost, shape, factors), weights_of(p.terminal_cost, shape, factors)
-    if running.ndim == terminal.ndim == 1:
-        W = np.tile(running, (M, 1))
-        W[-1] = np.hypot(running, terminal)
-    else:
-        both = [np.diag(w) if w.ndim == 1 else w for w in (running, terminal)]
-        W = np.tile(np.concatenate([both[0], np.zeros_like(both[1])]), (M, 1, 1))
-        W[-1] = np.concatenate(both)
-    w = np.tile(efforts(p.action_cost, p, scale), (M, 1))
-    low, high = (np.tile((bound / scale)[p.controls], (M, 1)) for bound in (p.low, p.high))
-    rate = None if p.rate is None else (p.rate / scale)[p.controls]
-    limits = Limits(low, high, rate, None if rate is None else last)
-    if p.soft_low is None or p.soft_high is None or p.on == "features":
-        return Task(goal, W, w, limits)
-    soft_low, soft_high = (
-        model.normalise(torch.as_tensor(bound)).double().numpy().reshape(-1) for bound in (p.soft_low, p.soft_high)
-    )
-    return Task(goal, W, w, limits, soft_low, soft_high, p.soft_cost)
-
-
-def efforts(cost: Cost, problem: Problem, scale: Array) -> Float[Array, " n"]:
-    """The square root of a cost of actions, one a control; scale: the unit of normalised actions."""
-    found = weights_of(cost, problem.low.shape, scale / problem.action_unit)
-    if found.ndim == 2:
-        raise InputError(
-            "a cost of actions as a matrix is not supported; give a number, one a coordinate or one a node"
-        )
-    return found.reshape(problem.low.shape)[problem.controls]
-
-
-def solve_suitably(problem: Tracking, u: Array) -> tuple[Array, str]:
-    """The solver that suits a problem: Riccati without limits, products alone where it is large, else condensed."""
-    free = not (np.isfinite(problem.limits.low).any() or np.isfinite(problem.limits.high).any())
-    path = problem.path
-    if isinstance(path, DensePath) and free and problem.limits.rate is None and problem.soft is None:
-        shift = problem.v / np.where(problem.w > 0, problem.w, 1)
-        moved = replace(path, c=path.c + np.einsum("tsn,tn->ts", path.B, shift))
-        return roll(moved, lqr(moved, dense(problem.E, len(u)), problem.e, problem.w))[0] + shift, "solved"
-    if not isinstance(path, DensePath) or u.size > LARGE:
-        return solve_matrix_free(problem, u)
-    return solve_qp(problem)

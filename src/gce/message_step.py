@@ -12,11 +12,9 @@ once: [nodes, cotangents, rows, d].
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cached_property
 
 import numpy as np
-from jaxtyping import Float, Int
-from scipy.sparse import csr_array
+from jaxtyping import Float
 from torch import Tensor
 
 from gce.inputs import InputLayer
@@ -24,72 +22,10 @@ from gce.model import Model
 from gce.operators import HomMeanForm, Operator
 from gce.potentials import Constant, Gaussian
 from gce.topology import Topology
+from gce.wiring import Wiring
 
 Array = np.ndarray
 NEGLIGIBLE = 1e-30
-SMALL = 2048
-"""Edges times nodes up to which sums over edges are products with full matrices."""
-
-
-@dataclass(frozen=True, eq=False)
-class Wiring:
-    """Who sends to whom, and sums over edges as products with their incidence."""
-
-    senders: Int[Array, " edges"]
-    receivers: Int[Array, " edges"]
-    nodes: int
-    dtype: np.dtype
-
-    def _incidence(self, signs: list[tuple[Array, float]]) -> Array | csr_array:
-        edges = np.arange(len(self.senders))
-        values = np.concatenate([np.full(len(edges), sign, self.dtype) for _, sign in signs])
-        where = (np.concatenate([ends for ends, _ in signs]), np.tile(edges, len(signs)))
-        found = csr_array((values, where), shape=(self.nodes, len(edges)))
-        return found.toarray() if self.nodes * len(edges) <= SMALL else found
-
-    @cached_property
-    def _into(self) -> Array | csr_array:
-        return self._incidence([(self.receivers, 1)])
-
-    @cached_property
-    def _out(self) -> Array | csr_array:
-        return self._incidence([(self.senders, 1)])
-
-    @cached_property
-    def _net(self) -> Array | csr_array:
-        return self._incidence([(self.receivers, 1), (self.senders, -1)])
-
-    @cached_property
-    def _apart(self) -> Array | csr_array:
-        return -self._net.T if isinstance(self._net, np.ndarray) else csr_array(-self._net.T)
-
-    def sent(self, values: Float[Array, "nodes ..."]) -> Float[Array, "edges ..."]:
-        """The sender's row."""
-        return np.take(values, self.senders, axis=0)
-
-    def received(self, values: Float[Array, "nodes ..."]) -> Float[Array, "edges ..."]:
-        """The receiver's row."""
-        return np.take(values, self.receivers, axis=0)
-
-    def into(self, values: Float[Array, "edges ..."]) -> Float[Array, "nodes ..."]:
-        """The sum of what comes in."""
-        return _times(self._into, values)
-
-    def out(self, values: Float[Array, "edges ..."]) -> Float[Array, "nodes ..."]:
-        """The sum of what goes out."""
-        return _times(self._out, values)
-
-    def net(self, values: Float[Array, "edges ..."]) -> Float[Array, "nodes ..."]:
-        """What comes in less what goes out."""
-        return _times(self._net, values)
-
-    def apart(self, values: Float[Array, "nodes ..."]) -> Float[Array, "edges ..."]:
-        """The sender's row less the receiver's."""
-        return _times(self._apart, values)
-
-
-def _times(matrix: Array | csr_array, values: Array) -> Array:
-    return (matrix @ values.reshape(len(values), -1)).reshape(matrix.shape[0], *values.shape[1:])
 
 
 @dataclass(frozen=True)

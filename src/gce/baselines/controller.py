@@ -19,9 +19,8 @@ from gce.baselines.impulse import LARGE_STATE, Impulse, ImpulseDynamics
 from gce.baselines.koopman import LinearAdapted
 from gce.baselines.planning import BaselineDynamics
 from gce.control.problem import Problem
-from gce.control.settle import settle
-from gce.controller import Plan, efforts, solve_suitably, task_of
 from gce.errors import InputError
+from gce.plans import Plan, Turns, check_problem, exogenous_after, settled_plan
 
 Array = np.ndarray
 
@@ -37,12 +36,7 @@ class BaselineController:
 
     def __post_init__(self) -> None:
         p, c, n = self.problem, self.adapted.model.sizes, self.adapted.graph.num_nodes
-        if p.goal.shape[-2:] != (n, c.num_observations):
-            raise InputError(f"the goal has shape {p.goal.shape}, this system's observations {(n, c.num_observations)}")
-        if p.low.shape != (n, c.num_actions):
-            raise InputError(f"the bounds have shape {p.low.shape}, this system's actions {(n, c.num_actions)}")
-        if c.num_exogenous and (p.exogenous is None or p.exogenous.shape != (p.horizon, n, c.num_exogenous)):
-            raise InputError(f"the model needs {c.num_exogenous} exogenous inputs a node at each step; give them")
+        check_problem(p, n, c)
         if p.on != "observations":
             raise InputError(f"baselines are compared by goals in observations, not in {p.on}; state the goal as one")
 
@@ -66,11 +60,7 @@ class BaselineController:
         """The best actions from an observation on, for the steps that remain, as those of `gce.controller`."""
         clock = time.process_time()
         p, model = self.problem, self.adapted.model
-        if not 0 <= step < p.horizon:
-            raise InputError(f"step {step} is not within the horizon of {p.horizon} steps")
-        exogenous = None
-        if p.exogenous is not None and model.sizes.num_exogenous:
-            exogenous = torch.as_tensor(p.exogenous[step:]) / model.exogenous_std
+        exogenous = exogenous_after(p, step, model.exogenous_std)
         plain = BaselineDynamics(self.adapted, p.controls, exogenous)
         x0 = plain.start(observation, before)
         known = self._impulse
@@ -79,14 +69,8 @@ class BaselineController:
         if known is not None:
             dynamics = ImpulseDynamics(plain, known, x0, p.horizon - step)
             begin = dynamics.y0
-        scale = model.action_std.numpy()
-        last = np.zeros(int(p.controls.sum())) if before is None else (before[1] / scale)[p.controls]
-        task = task_of(model, dynamics, p, step, last)
-        u = np.zeros_like(task.w) if start is None else (start / scale)[:, p.controls]
-        kept = task if start is None else task.keeping(u, efforts(p.change_cost, p, scale))
-        settled = settle(dynamics, kept, begin, u, solve_suitably, self.iterations, self.tolerance)
-        actions = np.zeros((len(settled.u), *p.controls.shape))
-        actions[:, p.controls] = settled.u
+        turns = Turns(self.iterations, self.tolerance)
+        settled, actions, cost = settled_plan(model, dynamics, dynamics, begin, p, step, before, start, turns)
         with torch.no_grad():
             states = settled.x if known is None else plain.rollout(x0, settled.u)
             path = torch.from_numpy(np.concatenate([x0[None], states]))
@@ -94,10 +78,10 @@ class BaselineController:
             features = self.adapted.features(path).numpy()
         expected[0] = observation
         return Plan(
-            actions=np.clip(actions * scale, p.low, p.high),
+            actions=actions,
             observations=expected,
             encode=lambda: features,
-            cost=float(task.cost(dynamics.outputs(settled.x), settled.u)),
+            cost=cost,
             status=settled.status,
             iterations=settled.iterations,
             gradient=settled.gradient,

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Float
 
 from gce.closed_loop import PROTOCOLS, Protocol, control, figures, problem_for, uncontrolled
-from gce.controller import Controller, Plan, Planner
+from gce.controller import Controller
 from gce.envs import WORLDS, GraphEnv, world_named
 from gce.errors import InputError
 from gce.explorer.jobs import Job
@@ -18,6 +18,7 @@ from gce.explorer.potentials import potentials_of, under_potential
 from gce.files import load_model, shipped
 from gce.inspection import weights_along
 from gce.pages.scene import drawn, scene_of, shown_coordinates
+from gce.plans import Plan, Planner
 from gce.system import System, adapt
 from gce.trajectory import Episode
 

@@ -23,10 +23,10 @@ from jaxtyping import Bool, Complex, Float, Int
 from gce import __version__
 from gce.closed_loop import Run, uncontrolled
 from gce.control.problem import Problem
-from gce.controller import Plan
 from gce.envs import GraphEnv
 from gce.errors import InputError
 from gce.inspection import fit_by_episodes, operator_spectrum, step_spectrum, weights_along
+from gce.plans import Plan
 from gce.system import System
 from gce.trajectory import Episode
 

@@ -16,9 +16,10 @@ from jaxtyping import Float
 from gce.baselines import Adapted, BaselineController, load
 from gce.baselines import adapt as adapt_baseline
 from gce.control.problem import Problem
-from gce.controller import Controller, Planner
+from gce.controller import Controller
 from gce.errors import InputError
 from gce.files import load_model, shipped
+from gce.plans import Planner
 from gce.potentials import Gaussian
 from gce.system import System, adapt
 from gce.trajectory import Episode
