@@ -76,6 +76,15 @@ def test_the_steps_spectrum_is_that_of_finite_differences(adapted):
     assert abs(np.abs(step_spectrum(system, observation)).max() - radius) < 1e-3 * radius
 
 
+def test_the_step_by_hand_has_the_spectrum_of_its_derivative(adapted):
+    system, (episode, *_) = adapted
+    state = system.state(episode.observations[3].astype(float), opening=False)
+    with torch.no_grad():
+        A = system.linearise(state[None], state.new_zeros(1, len(state), system.model.config.num_inputs))[0][0]
+    found = step_spectrum(system, episode.observations[3].astype(float))
+    assert np.allclose(np.sort_complex(found), np.sort_complex(np.linalg.eigvals(A.double().numpy())), atol=1e-4)
+
+
 @pytest.mark.parametrize("world", ["swim", "grid"])
 def test_bodies_and_networks_can_be_looked_into(world):
     episodes = system_episodes(world)

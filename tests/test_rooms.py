@@ -146,6 +146,8 @@ MAY_IMPORT = {
     "inspection": {
         "adaptation",
         "embedding",
+        "message_dynamics",
+        "message_step",
         "metrics",
         "operators",
         "potentials",

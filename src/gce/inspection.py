@@ -17,6 +17,8 @@ from jaxtyping import Complex, Float, Int
 
 from gce.adaptation import normalised, see, total
 from gce.embedding import nodes_first
+from gce.message_dynamics import MessageDynamics
+from gce.message_step import MessageStep
 from gce.metrics import nrmse
 from gce.operators import HomMeanForm
 from gce.potentials import gibbs_weights
@@ -67,10 +69,15 @@ def step_spectrum(system: System, observation: Float[Array, "nodes d"]) -> Compl
     state = system.state(observation, opening=False)
     if state.numel() > LARGEST_STATE:
         return np.zeros(0, np.complex128)
-    still = state.new_zeros(1, len(state), system.model.config.num_inputs)
-    with torch.no_grad():
-        A, _, _ = system.linearise(state[None], still)
-    return np.linalg.eigvals(A[0].double().cpu().numpy()).astype(np.complex128)
+    if MessageStep.fits(system.model, system.topology):  # by hand: torch takes seconds to get ready for derivatives
+        known = MessageDynamics(system, np.ones((len(state), system.model.config.num_actions), bool))
+        x0, u = state.double().cpu().numpy().reshape(-1), np.zeros((1, int(known.controls.sum())))
+        A = known.path(x0, known.rollout(x0, u), u).A[0]
+    else:
+        still = state.new_zeros(1, len(state), system.model.config.num_inputs)
+        with torch.no_grad():
+            A = system.linearise(state[None], still)[0][0].double().cpu().numpy()
+    return np.linalg.eigvals(A).astype(np.complex128)
 
 
 def fit_by_episodes(
