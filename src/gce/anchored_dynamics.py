@@ -53,6 +53,8 @@ def reach(topology: Topology, hops: int) -> csr_array:
     edges = (np.ones(topology.num_edges), (topology.receivers.numpy(), topology.senders.numpy()))
     step = csr_array((csr_array(edges, shape=(N, N)) + eye_array(N)) > 0, dtype=np.int8)
     found = step
+    if hops >= N:  # a network may fall apart, but then nothing is gained by knowing
+        return csr_array(np.ones((N, N), np.int8))
     for _ in range(hops - 1):
         found = csr_array((found.astype(np.int32) @ step) > 0, dtype=np.int8)
     return found
@@ -87,7 +89,7 @@ def _linear(system: System) -> Linear:
     topology, c = system.topology, system.model.config
     N, width = topology.num_nodes, c.num_state
     pull, constant = _by_hand(system) if _plain(system) else _by_autograd(system)
-    near = reach(topology, c.rounds + c.conservative + 1)
+    near = reach(topology, N if c.network else c.rounds + c.conservative + 1)
     colours = coloured(near)
     count = np.diff(near.indptr)
     A, B = [], []

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from gce.errors import InputError
 from gce.inputs import Points, place_coordinates
+from gce.network import num_products
 
 DECODERS = ("selection", "message_passing")
 
@@ -26,6 +27,8 @@ class ModelConfig:
     decoder: how observations come back from features. "selection": they are among them; "message_passing": the operator
         acts on phi alone, which knows where things are, and a decoder finds the observation.
     reproject: whether rollouts take the features of each predicted state anew; otherwise they stay in feature space.
+    network: nodes of a network whose lines conduct (the first edge attribute says how well): features are products,
+        and what acts on a node spreads over the network (`network`); the form is "local".
     node_constants: whether each node has a constant of its own beside what all share, and how strongly it is drawn to
         zero, as a number of rows; 0 for none.
     """
@@ -64,8 +67,13 @@ class ModelConfig:
     decoder: str = "selection"
     reproject: bool = True
     node_constants: float = 0.0
+    network: bool = False
 
     def __post_init__(self) -> None:
+        if self.network and (self.num_edge_attributes == 0 or self.points):
+            raise InputError("a network's lines need a first attribute, how well they conduct, and nodes no place")
+        if self.network != (self.form == "local"):
+            raise InputError("the form 'local' is for network features, and these need it; choose both or neither")
         if self.decoder not in DECODERS:
             raise InputError(f"there is no decoder {self.decoder!r}; the decoders are {', '.join(DECODERS)}")
         if not self.selects and (self.conservative or self.implicit):
@@ -85,6 +93,8 @@ class ModelConfig:
 
     @property
     def num_phi(self) -> int:
+        if self.network:
+            return num_products(self.num_state, self.num_node_attributes)
         return self.features + self.linear_features
 
     @property

@@ -24,6 +24,7 @@ from gce.decoder import Decoder
 from gce.encoder import Encoder, EncoderShape
 from gce.implicit import ImplicitLayer
 from gce.inputs import InputLayer
+from gce.network import TIMES, NetworkEncoder, Reach
 from gce.operators import Form, Operator, Shape, make_form
 from gce.potentials import make_potential
 from gce.topology import Topology
@@ -64,11 +65,13 @@ class Embedding(nn.Module):
             rounds=c.rounds,
             conservative=c.conservative,
         )
-        self.encoder = Encoder(layer, shape, c.bound)
+        self.encoder = NetworkEncoder(layer) if c.network else Encoder(layer, shape, c.bound)
+        self.reach = Reach(c.num_node_types, c.num_node_attributes) if c.network else None
         self.implicit = ImplicitLayer(layer, c.num_node_types, c.dt, c.drag) if c.implicit else None
         self.potential = make_potential(c.potential, c.num_phi, c.potential_value, c.potential_learned)
-        width = len(c.regressed_state) + c.num_phi
-        self.form: Form = make_form(c.form, Shape(width, c.num_inputs, c.num_relations, c.num_node_types), c.own_block)
+        times = TIMES if c.network else 1
+        width, acting = times * (len(c.regressed_state) + c.num_phi), times * c.num_inputs
+        self.form: Form = make_form(c.form, Shape(width, acting, c.num_relations, c.num_node_types), c.own_block)
         positions = [p for p, _ in c.kinematics]
         self.free = [k for k in range(c.num_observations) if k not in positions and c.selects]
         self.num_effects = len(layer.pairs) if c.implicit else len(self.free)
@@ -171,10 +174,12 @@ class Embedding(nn.Module):
     def state_regressors(self, topology: Topology) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
         """What turns x, phi and the acting inputs, nodes first, into the regressors of the history."""
         chosen, score = self.config.regressed_state, self.potential.on(topology)
+        widened = None if self.reach is None else self.reach.on(topology, self.encoder.inputs)
 
         def regressors(x: Tensor, phi: Tensor, acting: Tensor) -> Tensor:
             weights = topology.softmax(score(phi), self.potential.at_most_own) if self.form.weighted else None
             features = torch.cat([x[..., chosen], phi], dim=-1) if chosen else phi
+            features = features if widened is None else widened(features)
             return self.form.state_regressors(features, acting, weights, topology)
 
         return regressors
@@ -188,6 +193,7 @@ class Embedding(nn.Module):
             constants = torch.zeros_like(constants)
         elif going is not None:
             constants = constants * going
+        acting = acting if self.reach is None else self.reach.on(topology, self.encoder.inputs)(acting)
         return torch.cat([self.form.action_regressors(acting, topology), constants], dim=-1)
 
     def targets(

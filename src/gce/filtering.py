@@ -24,7 +24,7 @@ from gce.anchored_dynamics import AnchoredDynamics
 from gce.control.kalman import Belief, correct, predict
 from gce.control.tracking import dense
 from gce.errors import InputError
-from gce.planning import MANY_NODES, state_dynamics
+from gce.planning import anchored, state_dynamics
 from gce.state_dynamics import StateDynamics
 from gce.system import System
 from gce.trajectory import Episode
@@ -126,7 +126,7 @@ class Filter:
 
 def filter_dynamics(system: System, controls: Bool[Array, "nodes a"]) -> StateDynamics | AnchoredDynamics:
     """The model's own steps; on graphs on which their derivative would take too long, those around one state."""
-    if system.model.implicit is None and system.graph.num_nodes > MANY_NODES:
+    if anchored(system):
         return AnchoredDynamics(system, controls)
     return state_dynamics(system, controls, opening=True, swift=True)
 

@@ -61,7 +61,7 @@ def train(
     """
     if not 0 < validation < 1:
         raise InputError(f"validation is {validation}, expected a share between 0 and 1 such as 0.05")
-    preset = training_for(data.world)
+    preset = training_for(data.world, (model or {}).get("network", False))
     usual_iterations, usual_horizon = preset.pop("iterations"), preset.pop("horizon")
     iterations = usual_iterations if iterations is None else iterations
     horizon = usual_horizon if horizon is None else horizon

@@ -64,6 +64,11 @@ class FrozenDynamics:
         return self.known.output_slopes(x)
 
 
+def anchored(system: System) -> bool:
+    """Whether a model is better taken around one state: on many nodes, or where all depend on all."""
+    return system.model.implicit is None and (system.graph.num_nodes > MANY_NODES or system.model.config.network)
+
+
 def dynamics_of(
     system: System,
     controls: Bool[Array, "nodes a"],
@@ -82,7 +87,7 @@ def dynamics_of(
         raise InputError("plans need a model whose features hold the observation; train one with --decoder selection")
     if not model.config.reproject and model.form.shared and model.implicit is None:
         return FeatureDynamics(system, controls, opening, exogenous, frozen, on)
-    if model.implicit is None and system.graph.num_nodes > MANY_NODES and on == "observations":
+    if anchored(system) and on == "observations":
         return AnchoredDynamics(system, controls, exogenous)
     known = state_dynamics(system, controls, opening, exogenous, on, swift)
     return replace(known, switch=SWITCH) if isinstance(known, BodyDynamics) else known

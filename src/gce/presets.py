@@ -22,6 +22,20 @@ PRESETS: dict[str, dict[str, Any]] = {
 # A decoder finds observations from features that say where things are; rollouts stay among them, as in the paper.
 DECODED = {"conservative": False, "implicit": False, "drag": False, "reproject": False}
 
+# Nothing of the features of a network is learned, and what is learned of its reach fits into single steps.
+NETWORK = {"form": "local", "potential": "constant", "features": 0, "linear_features": 0, "ridge": 1e-6}
+NETWORK_TRAINING: dict[str, Any] = {
+    "iterations": 120,
+    "horizon": 16,
+    "learning_rate": 0.1,
+    "free_running": False,
+    "systems": 2,
+    "fit_episodes": 8,
+    "fit_steps": 20,
+    "rollouts": 2,
+    "noise_share": 0.0,
+}
+
 # How the models that come with the package were trained, where not as `training_for` says of any world.
 SINGLE_STEPS = {"iterations": 600, "horizon": 32, "fit_steps": 20, "free_running": False}
 TRAINING: dict[str, dict[str, Any]] = {
@@ -34,8 +48,10 @@ STRUCTURE = ("points", "late_action", "fresh_start")
 """What a file's metadata may say about a world's structure, under `structure`."""
 
 
-def training_for(world: str | None) -> dict[str, Any]:
+def training_for(world: str | None, network: bool = False) -> dict[str, Any]:
     """How to train on data of a world: iterations, the longest horizon, and fields of `TrainingConfig`."""
+    if network:
+        return dict(NETWORK_TRAINING)
     return {"iterations": 4000, "horizon": 48, **TRAINING.get(world or "", {})}
 
 
@@ -74,6 +90,8 @@ def config_for(data: Dataset, **overrides: Any) -> ModelConfig:
     preset = PRESETS.get(data.world or "", {})
     if overrides.get("decoder", "selection") != "selection":
         preset = {**preset, **DECODED}
+    if overrides.get("network", False):
+        preset = {**preset, **NETWORK}
     return ModelConfig(**{**found, **preset, **overrides})
 
 

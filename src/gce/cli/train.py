@@ -41,8 +41,11 @@ class Train:
     """Steps of gradient descent; this and what says None is by default as the world's shipped model was trained."""
     seed: int = 0
     """Decides everything random: the same seed and data give the same model."""
-    learning_rate: float = 3e-3
-    """Largest step size."""
+    network: bool = False
+    """Whether lines conduct, the first edge attribute saying how well: features of a network, whatever form, potential
+    and features say."""
+    learning_rate: float | None = None
+    """Largest step size, usually 3e-3."""
     schedule: Literal["cosine", "paper"] = "cosine"
     """How the step size falls: along a cosine, or as in the paper."""
     horizon: int | None = None
@@ -91,8 +94,15 @@ class Train:
         ):
             if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise InputError(f"--{name.replace('_', '-')} is {getattr(self, name)}, expected at least 1")
-        iterations = self.iterations or training_for(self.world)["iterations"]
-        given = {name: getattr(self, name) for name in ("systems", "fit_episodes", "fit_steps", "rollouts")}
+        iterations = self.iterations or training_for(self.world, self.network)["iterations"]
+        names = ("learning_rate", "systems", "fit_episodes", "fit_steps", "rollouts")
+        given = {name: getattr(self, name) for name in names}
+        learned = {
+            "form": self.form,
+            "potential": self.potential,
+            "potential_value": self.bandwidth,
+            "features": self.features,
+        }
         torch.set_num_threads(self.threads)
         with Dataset.open(self.data) as data, progress(f"training {self.world}", iterations, "iterations") as done:
             if (data.world or "own") != self.world:
@@ -117,15 +127,8 @@ class Train:
                 device=self.device,
                 tell=tell,
                 start=done,
-                model={
-                    "form": self.form,
-                    "potential": self.potential,
-                    "potential_value": self.bandwidth,
-                    "features": self.features,
-                    "decoder": self.decoder,
-                },
+                model={"decoder": self.decoder, **({"network": True} if self.network else learned)},
                 training={
-                    "learning_rate": self.learning_rate,
                     "schedule": self.schedule,
                     "patience": self.patience,
                     **{name: value for name, value in given.items() if value is not None},

@@ -41,6 +41,8 @@ HOLDS = (1, 5, 10, 25)
 """Steps a recorded action is held: short ones excite the network's fast modes, long ones the slow common mode."""
 
 SATURATION = 0.1
+MARGIN = 0.05
+"""Of the stiffness of random sparse grids, of which K of a generator is 1.25."""
 
 
 class PowerGrid(GraphEnv):
@@ -272,8 +274,17 @@ def draw_stressed(num_nodes: int, rng: np.random.Generator, draws: int = 50) -> 
     """A random grid that resembles real ones; those that break down under stress are drawn again."""
     for _ in range(draws - 1):
         with suppress(InputError):
-            return stressed(draw_meshed(num_nodes, rng), rng)
+            found = stressed(draw_meshed(num_nodes, rng), rng)
+            if settles(found):
+                return found
     return stressed(draw_meshed(num_nodes, rng), rng)
+
+
+def settles(grid: GridParameters) -> bool:
+    """Whether voltages are drawn to the equilibrium and, were they there, to v = 1, with some margin."""
+    equations = GridEquations.of(grid)
+    at = equations.equilibrium(), np.ones(grid.num_nodes)
+    return all(v is not None and np.linalg.eigvals(equations.slope(v).toarray()).real.max() < -MARGIN for v in at)
 
 
 def stress_factor(equations: GridEquations, stress: np.ndarray, offset: np.ndarray, target: float) -> float:

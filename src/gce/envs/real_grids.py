@@ -13,9 +13,10 @@ The equation of node i is divided by c_i = |H_ii| / 12.5 (`scale`), which leaves
 or 5 GVA. Generators have the time constants of random grids (0.6 s and 0.1 s); the loads' D is 1 s times sum K, shared
 in proportion to |H_ii|, all in the grid's own units, and M = D / 15.
 
-Random ones: nodes scattered over a square, a shortest tree through them and some more short lines (2 to 3.5 lines end
-at a node, as in transmission grids), susceptances over two orders of magnitude, demand at two nodes of three, met by
-the generators. A model for real grids is trained on these.
+Random ones: nodes scattered over a square, a shortest tree through them, some more short lines (2 to 3.5 lines end
+at a node, as in transmission grids) and now and then a hub; susceptances over one to three orders of magnitude; generators
+rather where lines are weak; demand at two nodes of three, met by the generators. Their loads' time is not 1 s but 0.3
+to 2 s. A model for real grids is trained on these.
 """
 
 from __future__ import annotations
@@ -46,6 +47,11 @@ MESHED = "meshed"
 
 STIFFNESS, GAIN = 12.5, 0.1
 VOLTAGE_TIME, FILTER_TIME, LOAD_TIME = 0.6, 0.1, 1.0
+LOAD_TIMES, DEMANDS = (0.3, 2.0), (0.02, 0.3)
+"""Of random grids, which are to be slower and faster than real ones, and less and more loaded: the loads' time [s] and
+the sum of reactive demand as a share of sum K."""
+MOST_DEMAND = 0.05
+"""Of a node of a random grid, as a share of its lines' susceptance."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,20 +127,38 @@ def parameters_of(flow: PowerFlow) -> GridParameters:
 
 def draw_meshed(num_nodes: int, rng: np.random.Generator) -> GridParameters:
     """A random grid that resembles real ones, without stress and offset."""
-    i, j = short_lines(rng.uniform(0, 1, (num_nodes, 2)), extra=round(rng.uniform(0, 0.75) * num_nodes)).T
-    b = np.exp(0.8 * rng.standard_normal(len(i)))
-    g = np.zeros(num_nodes, bool)
-    g[rng.permutation(num_nodes)[: max(1, round(rng.uniform(0.1, 0.5) * num_nodes))]] = True
+    places = rng.uniform(0, 1, (num_nodes, 2))
+    lines = short_lines(places, extra=round(rng.uniform(0, 0.75) * num_nodes))
+    i, j = with_hubs(lines, places, rng, count=round(rng.uniform(0, 0.04) * num_nodes)).T
+    b = np.exp(rng.uniform(0.5, 1.5) * rng.standard_normal(len(i)))
     H = np.zeros((num_nodes, num_nodes))
     H[i, j] = H[j, i] = -b
     total = -H.sum(axis=1) if num_nodes > 1 else np.ones(1)
-    demand = total * rng.uniform(0, 1, num_nodes) * (rng.random(num_nodes) < 2 / 3)
+    # Power stations stand behind transformers: the weaker a node's lines, the likelier it is one (drawn without
+    # replacement by weights total^-k, k of the grid).
+    keys = rng.gumbel(size=num_nodes) - rng.uniform(0, 3) * np.log(total)
+    g = np.zeros(num_nodes, bool)
+    g[np.argsort(-keys)[: max(1, round(rng.uniform(0.1, 0.5) * num_nodes))]] = True
+    demand = total * np.exp(rng.standard_normal(num_nodes)) * (rng.random(num_nodes) < 2 / 3)
+    demand *= np.where(rng.random(num_nodes) < 0.1, -1, 1)  # capacitors
     # (H 1)_i is what node i feeds into its lines, generation less demand; over the grid both are the same.
     generation = np.where(g, total * rng.uniform(0.5, 1.5, num_nodes), 0.0)
-    amount = rng.uniform(0.02, 0.15) * GAIN * total[g].sum()
-    demand, generation = amount * demand / max(demand.sum(), 1e-9), amount * generation / generation.sum()
+    demand *= np.exp(rng.uniform(*np.log(DEMANDS))) * GAIN * total[g].sum() / max(np.abs(demand).sum(), 1e-9)
+    demand = np.clip(demand, -MOST_DEMAND * total, MOST_DEMAND * total)  # or voltages break down
+    generation *= demand.sum() / generation.sum()
     H[np.diag_indices(num_nodes)] = total + generation - demand
-    return scaled(H, demand, g)
+    return scaled(H, demand, g, load_time=np.exp(rng.uniform(*np.log(LOAD_TIMES))))
+
+
+def with_hubs(
+    lines: Int[np.ndarray, "lines 2"], places: Float[np.ndarray, "nodes 2"], rng: np.random.Generator, count: int
+) -> Int[np.ndarray, "more 2"]:
+    """The lines and those of so many hubs to their 5 to 15 nearest places."""
+    known = {(min(pair), max(pair)) for pair in lines.tolist()}
+    for hub in rng.permutation(len(places))[:count].tolist():
+        nearest = np.argsort(np.linalg.norm(places - places[hub], axis=1))[1 : 1 + rng.integers(5, 16)]
+        known |= {(min(hub, other), max(hub, other)) for other in nearest.tolist()}
+    return np.array(sorted(known), np.int64).reshape(-1, 2)
 
 
 def short_lines(places: Float[np.ndarray, "nodes 2"], extra: int) -> Int[np.ndarray, "lines 2"]:
@@ -149,14 +173,17 @@ def short_lines(places: Float[np.ndarray, "nodes 2"], extra: int) -> Int[np.ndar
 
 
 def scaled(
-    H: Float[np.ndarray, "nodes nodes"], demand: Float[np.ndarray, " nodes"], g: Bool[np.ndarray, " nodes"]
+    H: Float[np.ndarray, "nodes nodes"],
+    demand: Float[np.ndarray, " nodes"],
+    g: Bool[np.ndarray, " nodes"],
+    load_time: float = LOAD_TIME,
 ) -> GridParameters:
     """The grid of a network, the reactive demand of its nodes and where its generators are."""
     own = np.abs(np.diag(H))
     scale = own / STIFFNESS
     i, j = np.nonzero(np.triu((H != 0) | (H.T != 0), 1))
     gain = np.where(g, GAIN * own, 0.0)
-    damping = np.where(g, (VOLTAGE_TIME + FILTER_TIME) * gain, LOAD_TIME * gain.sum() * own / max(own[~g].sum(), 1e-9))
+    damping = np.where(g, (VOLTAGE_TIME + FILTER_TIME) * gain, load_time * gain.sum() * own / max(own[~g].sum(), 1e-9))
     inertia = np.where(g, VOLTAGE_TIME * FILTER_TIME * gain, damping / 15)
     nothing = np.zeros(len(own))
     return GridParameters(

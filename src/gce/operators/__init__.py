@@ -1,7 +1,7 @@
 """The embedding operators: forms, fits, and what can be said of their stability."""
 
 from gce.operators.base import Form, Operator, Shape, residual_by_target
-from gce.operators.forms import FORMS, DenseForm, HomForm, HomMeanForm, TensorForm, make_form
+from gce.operators.forms import FORMS, DenseForm, HomForm, HomMeanForm, LocalForm, TensorForm, make_form
 
 __all__ = [
     "FORMS",
@@ -9,6 +9,7 @@ __all__ = [
     "Form",
     "HomForm",
     "HomMeanForm",
+    "LocalForm",
     "Operator",
     "Shape",
     "TensorForm",

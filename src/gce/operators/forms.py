@@ -112,10 +112,30 @@ class HomMeanForm(Form):
         return relation_sums(actions, topology, self.shape.num_relations)
 
 
+class LocalForm(Form):
+    """C psi_i + B a_i, each node alone and shared by all: for features and actions that hold what others do."""
+
+    name, shared = "local", True
+
+    def num_regressors(self, topology: Topology) -> int:
+        return self.shape.num_features + self.shape.num_actions + self.shape.num_node_types
+
+    def num_state_regressors(self, topology: Topology) -> int:
+        return self.shape.num_features
+
+    def state_regressors(self, features: Tensor, actions: Tensor, weights: Tensor | None, topology: Topology) -> Tensor:
+        return features
+
+    def action_regressors(self, actions: Tensor, topology: Topology) -> Tensor:
+        return actions
+
+
 FORMS: dict[str, type[Form]] = {form.name: form for form in (TensorForm, DenseForm, HomForm, HomMeanForm)}
+"""Those of the paper."""
 
 
 def make_form(name: str, shape: Shape, own_block: bool = True) -> Form:
-    if name not in FORMS:
-        raise InputError(f"there is no form {name!r}; the forms are {', '.join(FORMS)}")
-    return HomMeanForm(shape, own_block) if name == "hom_mean" else FORMS[name](shape)
+    known = {**FORMS, LocalForm.name: LocalForm}
+    if name not in known:
+        raise InputError(f"there is no form {name!r}; the forms are {', '.join(known)}")
+    return HomMeanForm(shape, own_block) if name == "hom_mean" else known[name](shape)
