@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from small import close, recorded, system_episodes, untrained
 
 from gce.anchored_dynamics import AnchoredDynamics, linear
 from gce.errors import InputError
@@ -14,6 +13,9 @@ from gce.planning import dynamics_of
 from gce.presets import config_for
 from gce.system import adapt
 from gce.topology import Topology
+from small import close, recorded, system_episodes, untrained
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*samples for.*regressors")
 
 
 def network():

@@ -17,6 +17,7 @@ import numpy as np
 from jaxtyping import Float
 from torch import Tensor
 
+from gce.encoder import Encoder
 from gce.inputs import InputLayer
 from gce.model import Model
 from gce.operators import HomMeanForm, Operator
@@ -100,9 +101,9 @@ class MessageStep:
 
     @staticmethod
     def of(model: Model, operator: Operator, topology: Topology) -> MessageStep:
-        encoder, c = model.encoder, model.config
-        inputs, shape, form = encoder.inputs, encoder.shape, model.form
-        assert isinstance(form, HomMeanForm)
+        encoder, form, c = model.encoder, model.form, model.config
+        assert isinstance(form, HomMeanForm) and isinstance(encoder, Encoder)
+        inputs, shape = encoder.inputs, encoder.shape
         dtype = _plain(model.observation_std).dtype
         edge_type, node_type = topology.edge_type, topology.node_type
         k = inputs.num_node_attributes

@@ -25,9 +25,9 @@ DECODED = {"conservative": False, "implicit": False, "drag": False, "reproject":
 # Nothing of the features of a network is learned, and what is learned of its reach fits into single steps.
 NETWORK = {"form": "local", "potential": "constant", "features": 0, "linear_features": 0, "ridge": 1e-6}
 NETWORK_TRAINING: dict[str, Any] = {
-    "iterations": 120,
+    "iterations": 220,
     "horizon": 16,
-    "learning_rate": 0.1,
+    "learning_rate": 0.15,
     "free_running": False,
     "systems": 2,
     "fit_episodes": 8,

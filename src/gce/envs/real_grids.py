@@ -14,9 +14,9 @@ or 5 GVA. Generators have the time constants of random grids (0.6 s and 0.1 s); 
 in proportion to |H_ii|, all in the grid's own units, and M = D / 15.
 
 Random ones: nodes scattered over a square, a shortest tree through them, some more short lines (2 to 3.5 lines end
-at a node, as in transmission grids) and now and then a hub; susceptances over one to three orders of magnitude; generators
-rather where lines are weak; demand at two nodes of three, met by the generators. Their loads' time is not 1 s but 0.3
-to 2 s. A model for real grids is trained on these.
+at a node, as in transmission grids) and now and then a hub; susceptances over one to three orders of magnitude;
+generators rather where lines are weak; demand at two nodes of three, met by the generators. Their loads' time is not
+1 s but 0.3 to 2 s. A model for real grids is trained on these.
 """
 
 from __future__ import annotations

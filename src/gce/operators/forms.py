@@ -135,7 +135,7 @@ FORMS: dict[str, type[Form]] = {form.name: form for form in (TensorForm, DenseFo
 
 
 def make_form(name: str, shape: Shape, own_block: bool = True) -> Form:
-    known = {**FORMS, LocalForm.name: LocalForm}
+    known: dict[str, type[Form]] = {**FORMS, LocalForm.name: LocalForm}
     if name not in known:
         raise InputError(f"there is no form {name!r}; the forms are {', '.join(known)}")
     return HomMeanForm(shape, own_block) if name == "hom_mean" else known[name](shape)
