@@ -78,4 +78,4 @@ def _save(figure: Any, path: Path | str) -> None:
     try:
         figure.savefig(path, dpi=120)
     except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror}") from None
+        raise InputError(f"cannot write {path}: {error.strerror}; give another place") from None

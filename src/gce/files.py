@@ -149,7 +149,9 @@ def _write(folder: Path, name: str, tensors: dict[str, Tensor], text: dict[str, 
         for path, kind in zip(temporary, ("safetensors", "json"), strict=True):
             os.replace(path, folder / f"{name}.{kind}")
     except (OSError, SafetensorError) as error:
-        raise InputError(f"cannot write {folder}: {getattr(error, 'strerror', None) or error}") from None
+        raise InputError(
+            f"cannot write {folder}: {getattr(error, 'strerror', None) or error}; give another folder"
+        ) from None
 
 
 def _read(folder: Path, name: str, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -161,7 +163,7 @@ def _read(folder: Path, name: str, kind: str) -> tuple[dict[str, Tensor], dict[s
     except ValueError as error:
         raise InputError(f"{folder}/{name}.json is not JSON: {error}; restore the file") from None
     if not isinstance(text, dict) or text.get("format") != kind or text.get("format_version") != VERSION:
-        raise InputError(f"{folder}/{name}.json is not a {kind} of version {VERSION}")
+        raise InputError(f"{folder}/{name}.json is not a {kind} of version {VERSION}; make it again with this gce")
     try:
         tensors = load_file(folder / f"{name}.safetensors")
     except (SafetensorError, ValueError) as error:

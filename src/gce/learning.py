@@ -92,7 +92,7 @@ def train(
         try:
             place.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise InputError(f"cannot write {folder}: {error.strerror}") from None
+            raise InputError(f"cannot write {folder}: {error.strerror}; give another folder") from None
         run = Training(prepared, systems, kept, settings, place)
         run.resume()
         with progress("training", iterations, "iterations") if tell is None else nullcontext(start) as done:

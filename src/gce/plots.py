@@ -94,6 +94,6 @@ def _atomically(path: Path, write: Callable[[Path], None]) -> None:
         write(temporary)
         os.replace(temporary, path)
     except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror or error}") from None
+        raise InputError(f"cannot write {path}: {error.strerror or error}; give another place") from None
     finally:
         temporary.unlink(missing_ok=True)

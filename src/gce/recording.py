@@ -220,7 +220,7 @@ def _parts_folder(out: Path, metadata: dict[str, Any]) -> Path:
         note.write_text(text)
     except OSError as error:
         shutil.rmtree(folder, ignore_errors=True)
-        raise InputError(f"cannot write beside {out}: {os.strerror(error.errno or 0)}") from None
+        raise InputError(f"cannot write beside {out}: {os.strerror(error.errno or 0)}; give another place") from None
     return folder
 
 

@@ -90,7 +90,7 @@ def import_recordings(
 
 def _load(path: Path) -> dict[str, np.ndarray]:
     if not path.is_file():
-        raise InputError(f"{path} is not a file")
+        raise InputError(f"{path} is not a file; name npz files")
     try:
         with np.load(path, allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files}

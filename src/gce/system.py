@@ -188,7 +188,9 @@ class System:
         if observation.shape != expected:
             raise InputError(f"the observation has shape {observation.shape}, this system's have {expected}")
         if not np.isfinite(observation).all():
-            raise InputError("the observation holds numbers that are not finite")
+            raise InputError(
+                "the observation holds numbers that are not finite; give one for every node and coordinate"
+            )
         start = normalised(model, observation)
         if opening:
             return opening_state(model, start, self.evidence.starts)

@@ -51,7 +51,7 @@ def save(model: Baseline, folder: Path | str, about: dict[str, Any] | None = Non
         for name in (TENSORS, TEXT):
             os.replace(folder / f".{name}.tmp", folder / name)
     except OSError as error:
-        raise InputError(f"cannot write {folder}: {error.strerror or error}") from None
+        raise InputError(f"cannot write {folder}: {error.strerror or error}; give another folder") from None
 
 
 def load(folder: Path | str) -> Baseline:

@@ -58,7 +58,9 @@ class Train:
             schedule |= {"iterations": self.iterations, "validate_every": max(1, self.iterations // 10)}
         with Dataset.open(self.data) as data:
             if (data.world or "own") != self.world:
-                raise InputError(f"{self.data} is of the world {data.world or 'own'}, not of {self.world}")
+                raise InputError(
+                    f"{self.data} is of the world {data.world or 'own'}, not of {self.world}; name that one"
+                )
             total = self.iterations or getattr(baseline_named(self.name), "schedule", Schedule()).iterations
             with progress(f"training {self.name}", total, "iterations") as done:
                 reached = counted(done)

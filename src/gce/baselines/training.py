@@ -218,5 +218,5 @@ def _made(folder: Path) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"cannot write {folder}: {error.strerror}") from None
+        raise InputError(f"cannot write {folder}: {error.strerror}; give another folder") from None
     return folder

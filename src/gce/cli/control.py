@@ -168,7 +168,9 @@ class Control:
         with Dataset.open(Path(self.what)) as data:
             model = find_model(self.model, data)
             if not 0 <= self.episode < len(data):
-                raise InputError(f"{self.what} has the episodes 0 to {len(data) - 1}, asked for {self.episode}")
+                raise InputError(
+                    f"{self.what} has the episodes 0 to {len(data) - 1}, asked for {self.episode}; choose one of these"
+                )
             episode = data[self.episode]
             others = [data[k] for k in others_of_group(data, self.episode, self.adapt)]
             _, low, high = control_limits(data, int(data.groups[self.episode]))
@@ -199,7 +201,9 @@ class Control:
         elif step <= episode.length:
             goal = episode.observations[step].astype(float)
         else:
-            raise InputError(f"the episode has {episode.length} steps, the goal is asked of step {step}")
+            raise InputError(
+                f"the episode has {episode.length} steps, the goal is of step {step}; give an earlier --goal-step"
+            )
         led = episode.actions.astype(float) if self.goal is None and step == M else None
         return self._act(env, adapt(model, others), episode.parameters, goal, M, episode.seed or 0, others, led)
 

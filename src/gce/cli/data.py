@@ -161,7 +161,9 @@ class Show:
 
         with Dataset.open(self.file) as data:
             if not 0 <= self.episode < len(data):
-                raise InputError(f"{self.file} has the episodes 0 to {len(data) - 1}, asked for {self.episode}")
+                raise InputError(
+                    f"{self.file} has the episodes 0 to {len(data) - 1}, asked for {self.episode}; choose one of these"
+                )
             episode, world = data[self.episode], data.world
             rate = 1 / data.metadata.get("dt", 1 / 50)
         strip = self.out.suffix == ".png"

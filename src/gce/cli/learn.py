@@ -101,7 +101,9 @@ class Predict:
             if self.form is not None:
                 model = model.with_form(self.form)
             if not 0 <= self.episode < len(data):
-                raise InputError(f"{self.file} has the episodes 0 to {len(data) - 1}, asked for {self.episode}")
+                raise InputError(
+                    f"{self.file} has the episodes 0 to {len(data) - 1}, asked for {self.episode}; choose one of these"
+                )
             others = others_of_group(data, self.episode, self.adapt)
             episode, adapting = data[self.episode], [data[k] for k in others]
             unit, names = _units(data, model), known_names(data.metadata, episode.parameters)
@@ -167,7 +169,9 @@ def find_model(folder: Path | None, data: Any) -> Any:
         raise InputError("the file is of no known world; name a model with --model")
     model = load_model(folder if folder is not None else shipped(_suited(data)))
     if model.config.world != data.world:
-        raise InputError(f"the model is of the world {model.config.world}, the data of {data.world}")
+        raise InputError(
+            f"the model is of the world {model.config.world}, the data of {data.world}; give its own with --model"
+        )
     return model
 
 

@@ -149,7 +149,7 @@ def _episode(file: Path, number: int, system: Any) -> Any:
 
     with Dataset.open(file) as data:
         if not 0 <= number < len(data):
-            raise InputError(f"{file} has the episodes 0 to {len(data) - 1}, asked for {number}")
+            raise InputError(f"{file} has the episodes 0 to {len(data) - 1}, asked for {number}; choose one of these")
         found = data[number]
     if not np.array_equal(found.graph.edge_index, system.graph.edge_index):
         raise InputError(f"episode {number} of {file} is of another system; choose one of its own with --episode")
@@ -166,7 +166,9 @@ def _goal(own: Own, asked: Control) -> Goal:
         )
     step = asked.goal_step or min(asked.horizon or own.steps, own.steps)
     if step > own.episode.length:
-        raise InputError(f"the episode has {own.episode.length} steps, the goal is asked of step {step}")
+        raise InputError(
+            f"the episode has {own.episode.length} steps, the goal is of step {step}; give an earlier --goal-step"
+        )
     return Goal(own.episode.observations[step].astype(float))
 
 

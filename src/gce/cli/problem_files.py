@@ -40,7 +40,9 @@ def read_goal(path: Path, labels: Labels) -> Goal:
     free = missing.reshape(-1, *missing.shape[-2:])
     if (free != free[0]).any():
         step, node, _ = np.argwhere(free != free[0])[0]
-        raise InputError(f"{path}: node {labels.nodes[node]} has a goal at some steps only, not at step {step + 1}")
+        raise InputError(
+            f"{path}: node {labels.nodes[node]} has no goal at step {step + 1}; give one at all steps or at none"
+        )
     if free.all():
         raise InputError(f"{path} says no goal at all; give a number to at least one node")
     return Goal(np.where(missing, 0.0, values), ~free[0])
@@ -83,7 +85,7 @@ def read_limits(path: Path) -> tuple[list[str] | None, dict[str, tuple[float, fl
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror or error}; name a TOML file") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} is not a TOML file: {error}") from None
+        raise InputError(f"{path} is not a TOML file: {error}; it holds lines such as action_bounds = [0, 1]") from None
     found: dict[str, Any] = {}
     for name, value in told.items():
         if name not in READERS:
@@ -180,7 +182,9 @@ def _read_named(path: Path, nodes: Sequence[str], columns: Sequence[str]) -> Any
         if node not in nodes:
             raise InputError(f"{path}, row {row}, column node: there is no node {node!r}; the nodes are {_some(nodes)}")
         if not step.isdecimal():
-            raise InputError(f"{path}, row {row}, column step: {step!r} is not a whole number")
+            raise InputError(
+                f"{path}, row {row}, column step: {step!r} is not a whole number; count steps 0, 1, 2, ..."
+            )
     numbers = sorted({int(step) for step in steps})
     if not numbers:
         raise InputError(f"{path} has no row below its header; give one a node")

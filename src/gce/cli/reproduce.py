@@ -55,7 +55,9 @@ class Reproduce:
         if not self.minutes > 0:
             raise InputError(f"--minutes is {self.minutes}, expected more than 0")
         if self.recorded is not None and not self.recorded.is_dir():
-            raise InputError(f"--recorded is {self.recorded}, which is not a folder")
+            raise InputError(
+                f"--recorded is {self.recorded}, which is not a folder; name one with WORLD_GROUP.npz files"
+            )
         if self.name == "report":
             print(f"{self.results}: {', '.join(report(context))}", file=sys.stderr)
             return

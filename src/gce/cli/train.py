@@ -106,7 +106,9 @@ class Train:
         torch.set_num_threads(self.threads)
         with Dataset.open(self.data) as data, progress(f"training {self.world}", iterations, "iterations") as done:
             if (data.world or "own") != self.world:
-                raise InputError(f"{self.data} is of the world {data.world or 'own'}, not of {self.world}")
+                raise InputError(
+                    f"{self.data} is of the world {data.world or 'own'}, not of {self.world}; name that one"
+                )
             board = _Board(self.out)
 
             def tell(now: Any) -> None:

@@ -88,11 +88,14 @@ class Problem:
             if value is not None and (value.ndim != 2 or len(value) != nodes or value.shape != self.low.shape):
                 raise InputError(f"{name} has shape {value.shape}, expected one row for each of the {nodes} nodes")
             if value is not None and np.isnan(value).any():
-                raise InputError(f"{name} of node {np.argwhere(np.isnan(value))[0][0]} is not a number")
+                raise InputError(
+                    f"{name} of node {np.argwhere(np.isnan(value))[0][0]} is not a number; infinity is for no bound"
+                )
         if (self.low > self.high).any():
             node = np.argwhere(self.low > self.high)[0][0]
             raise InputError(
-                f"the bounds of node {node} are crossed: from {self.low[node].min():g} up to {self.high[node].max():g}"
+                f"the bounds of node {node} are crossed, from {self.low[node].min():g} to {self.high[node].max():g}; "
+                "give the lower one first"
             )
         if not self.controls.any():
             raise InputError("no node takes an action: all bounds are 0; say which nodes are actuated")
@@ -104,7 +107,7 @@ class Problem:
             if self.soft_low.shape != self.goal.shape[-2:] or self.soft_high.shape != self.goal.shape[-2:]:
                 raise InputError(f"soft limits have shape {self.soft_low.shape}, expected {self.goal.shape[-2:]}")
             if (self.soft_low > self.soft_high).any():
-                raise InputError("the soft limits are crossed: the lower lies above the upper")
+                raise InputError("the soft limits are crossed: the lower lies above the upper; exchange them")
         if self.tracked is not None and self.tracked.shape not in (self.goal.shape[-2:], self.goal.shape[-2:-1]):
             raise InputError(f"tracked has shape {self.tracked.shape}, expected {self.goal.shape[-2:]} or one a node")
 
@@ -145,7 +148,7 @@ def weights_of(cost: Cost, shape: tuple[int, ...], scale: Any = 1.0) -> Array:
 def _check_cost(name: str, cost: Cost) -> None:
     cost = np.asarray(cost, dtype=np.float64)
     if not np.isfinite(cost).all():
-        raise InputError(f"{name} holds numbers that are not finite")
+        raise InputError(f"{name} holds numbers that are not finite; replace them")
     square = cost.ndim == 2 and cost.shape[0] == cost.shape[1]
     if (cost < 0).any() and not square:
         raise InputError(f"{name} is negative ({cost.min():g}); costs are zero or positive")
@@ -153,4 +156,6 @@ def _check_cost(name: str, cost: Cost) -> None:
         lowest = float(np.linalg.eigvalsh((cost + cost.T) / 2).min())
         diagonal = not (cost < 0).any()  # a table of one number a node and coordinate may be square too
         if lowest < -1e-9 * max(1.0, float(np.abs(cost).max())) and not diagonal:
-            raise InputError(f"{name} is not positive semi-definite: its lowest eigenvalue is {lowest:g}")
+            raise InputError(
+                f"{name} is not positive semi-definite: its lowest eigenvalue is {lowest:g}, expected none below 0"
+            )

@@ -108,7 +108,7 @@ def _goal(rows: Any, shape: tuple[int, ...]) -> np.ndarray:
     try:
         goal = np.array(rows, dtype=np.float64)
     except (TypeError, ValueError, OverflowError):
-        raise InputError("the goal is not a table of numbers") from None
+        raise InputError("the goal is not a table of numbers; load the page again") from None
     if goal.shape != shape or not np.isfinite(goal).all():
         raise InputError(f"the goal has shape {goal.shape}, expected finite numbers of shape {shape}")
     return goal

@@ -204,7 +204,7 @@ def write_details(details: Details, folder: Path) -> None:
             np.savez_compressed(file, **arrays)
         os.replace(temporary, folder / FILE)
     except OSError as error:
-        raise InputError(f"cannot write {folder / FILE}: {error.strerror or error}") from None
+        raise InputError(f"cannot write {folder / FILE}: {error.strerror or error}; give another place") from None
     finally:
         temporary.unlink(missing_ok=True)
 

@@ -31,7 +31,7 @@ def write_report(folder: Path, file: Path) -> None:
         temporary.write_text(text, encoding="utf-8")
         os.replace(temporary, file)
     except OSError as error:
-        raise InputError(f"cannot write {file}: {error.strerror or error}") from None
+        raise InputError(f"cannot write {file}: {error.strerror or error}; give another place with --out") from None
     finally:
         temporary.unlink(missing_ok=True)
 

@@ -127,7 +127,9 @@ class Store:
             temporary.write_text(json.dumps(record))
             os.replace(temporary, path)
         except OSError as error:
-            raise InputError(f"cannot write {path}: {error.strerror or error}") from None
+            raise InputError(
+                f"cannot write {path}: {error.strerror or error}; give another place with --results"
+            ) from None
 
 
 Compute = Callable[[Cell], dict[str, Any]]

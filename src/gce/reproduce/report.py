@@ -138,4 +138,4 @@ def _write(path: Path, text: str) -> None:
         temporary.write_text(text)
         os.replace(temporary, path)
     except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror or error}") from None
+        raise InputError(f"cannot write {path}: {error.strerror or error}; give another place with --results") from None

@@ -131,7 +131,9 @@ def _graphs(described: list[Any], sizes: list[int], firsts: list[int], undirecte
         if edge_table is not None:
             edge_table = np.asarray(edge_table, dtype=np.float64)
             if len(edge_table) != index.shape[1]:
-                raise InputError(f"{where}edge_attributes has {len(edge_table)} rows for {index.shape[1]} edges")
+                raise InputError(
+                    f"{where}edge_attributes has {len(edge_table)} rows for {index.shape[1]} edges; give one an edge"
+                )
             edge_table = edge_table[rows]
         tables.append(edge_table)
     named = [t for t in edge_types if t is not None]

@@ -222,7 +222,9 @@ class Dataset(Sequence[Episode]):
         """Some of the episodes, in the order given, without copying anything."""
         chosen = np.asarray(episodes, dtype=np.int64)
         if chosen.size and not (-len(self) <= chosen.min() and chosen.max() < len(self)):
-            raise InputError(f"episodes are numbered 0 to {len(self) - 1}, asked for {chosen.tolist()}")
+            raise InputError(
+                f"episodes are numbered 0 to {len(self) - 1}, asked for {chosen.tolist()}; choose among these"
+            )
         part = Dataset(self._arrays, self.metadata, self._indices[chosen])
         part._graphs = self._graphs
         return part

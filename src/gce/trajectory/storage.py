@@ -42,7 +42,7 @@ class Writer(Flattener):
         try:
             self._file = h5py.File(self._temporary, "w")
         except OSError as error:
-            raise InputError(f"cannot write {self.path}: {_reason(error)}") from None
+            raise InputError(f"cannot write {self.path}: {_reason(error)}; give another place") from None
         self._rows = _FileRows(self._file, np.dtype(dtype))
         super().__init__(self._rows.append)
         self._file.attrs["format"] = FORMAT
