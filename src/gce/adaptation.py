@@ -20,7 +20,7 @@ from gce.regression import Sums
 from gce.rollout import rollout
 from gce.smoothing import noise_variance, smooth
 from gce.topology import Topology
-from gce.trajectory import Episode
+from gce.trajectory import Episode, check_one_system
 
 
 @dataclass(frozen=True)
@@ -115,8 +115,8 @@ def see(model: Model, episodes: Sequence[Episode], graph: Graph) -> list[Seen]:
     """What each episode tells; noise is taken out first where that is possible."""
     topology, c = Topology.of(graph, model.device), model.config
     found = []
-    for k, episode in enumerate(episodes):
-        check_fits(model, episode, graph, k)
+    check_one_system(c, episodes, graph)
+    for episode in episodes:
         raw = normalised(model, episode.observations)
         clean = smooth(raw, c.kinematics, model.ratios, c.rest_start) if c.kinematics else raw
         noise = noise_variance(raw, c.kinematics, model.ratios)
@@ -205,26 +205,3 @@ def model_inputs(
         raise InputError(f"the model needs {c.num_exogenous} exogenous inputs a node at every step; give them")
     known = torch.as_tensor(exogenous, dtype=model.dtype, device=model.device) / model.exogenous_std
     return torch.cat([inputs, known], dim=-1)
-
-
-def check_fits(model: Model, episode: Episode, graph: Graph, k: int) -> None:
-    """An episode of another system, or of something the model was not made for, is refused."""
-    c, g = model.config, episode.graph
-    if g is not graph and not g.equals(graph):
-        raise InputError(f"episode {k} is of another graph than episode 0; adapt to episodes of one system at a time")
-    for what, found, expected in (
-        ("coordinates", episode.observations.shape[2], c.num_observations),
-        ("action coordinates", episode.actions.shape[2], c.num_actions),
-        ("node attributes", g.node_attributes.shape[1], c.num_node_attributes),
-        ("edge attributes", g.edge_attributes.shape[1], c.num_edge_attributes),
-    ):
-        if found != expected:
-            raise InputError(f"episode {k} has {found} {what}, the model was made for {expected}")
-    for what, found, expected in (
-        ("relation", int(g.edge_type.max()), c.num_relations),
-        ("node", int(g.node_type.max()), c.num_node_types),
-    ):
-        if found >= expected:
-            raise InputError(
-                f"episode {k} has {what} type {found}, the model knows 0 to {expected - 1}; train it on such data"
-            )

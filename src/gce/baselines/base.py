@@ -29,7 +29,7 @@ from gce.graph import Graph
 from gce.inputs import Points
 from gce.presets import config_for
 from gce.topology import Topology
-from gce.trajectory import Dataset, Episode, Normalisation
+from gce.trajectory import Dataset, Episode, Normalisation, check_one_system
 
 UNIT_EPISODES = 200
 """How many episodes the units are taken from."""
@@ -277,25 +277,5 @@ def adapt(model: Baseline, episodes: Sequence[Episode]) -> Adapted:
     episodes = list(episodes)
     if not episodes:
         raise InputError("there is no episode to adapt to; give at least one")
-    c, graph = model.sizes, episodes[0].graph
-    for k, episode in enumerate(episodes):
-        g = episode.graph
-        if g is not graph and not g.equals(graph):
-            raise InputError(
-                f"episode {k} is of another graph than episode 0; adapt to episodes of one system at a time"
-            )
-        for what, found, expected in (
-            ("coordinates", episode.observations.shape[2], c.num_observations),
-            ("action coordinates", episode.actions.shape[2], c.num_actions),
-            ("node attributes", g.node_attributes.shape[1], c.num_node_attributes),
-            ("edge attributes", g.edge_attributes.shape[1], c.num_edge_attributes),
-        ):
-            if found != expected:
-                raise InputError(f"episode {k} has {found} {what}, the model was made for {expected}")
-        for what, found, known in (
-            ("relation", int(g.edge_type.max()), c.num_relations),
-            ("node", int(g.node_type.max()), c.num_node_types),
-        ):
-            if found >= known:
-                raise InputError(f"episode {k} has {what} type {found}, the model knows 0 to {known - 1}")
+    check_one_system(model.sizes, episodes, episodes[0].graph)
     return model.fit(episodes)

@@ -4,6 +4,7 @@ from gce.trajectory.dataset import Dataset, Group
 from gce.trajectory.episode import Episode
 from gce.trajectory.limits import Limits, control_limits
 from gce.trajectory.normalisation import Normalisation
+from gce.trajectory.sizes import check_one_system
 from gce.trajectory.storage import Writer, check_file
 
 __all__ = [
@@ -14,5 +15,6 @@ __all__ = [
     "Normalisation",
     "Writer",
     "check_file",
+    "check_one_system",
     "control_limits",
 ]
