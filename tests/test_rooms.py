@@ -25,6 +25,7 @@ MAY_IMPORT = {
     "plots": {"errors", "envs", "graph", "trajectory"},
     "segments": set(),
     "topology": {"graph", "errors", "segments"},
+    "units": {"topology"},
     "inputs": {"topology"},
     "encoder": {"inputs", "topology"},
     "network": {"inputs", "topology"},
@@ -48,6 +49,7 @@ MAY_IMPORT = {
         "operators",
         "potentials",
         "topology",
+        "units",
     },
     "stepping": {"embedding", "operators", "topology"},
     "model": {"embedding", "operators", "regression", "stepping", "topology"},
@@ -185,7 +187,7 @@ MAY_IMPORT["baselines"] = {
 } | {
     "command",
     "learning",
-    *("metrics", "operators", "presets", "progress", "ridge", "topology", "training", "trajectory"),
+    *("metrics", "operators", "presets", "progress", "ridge", "topology", "training", "trajectory", "units"),
 }
 MAY_IMPORT["interop"] = {"errors", "files", "graph", "learning", "preparation", "presets", "system", "trajectory"}
 MAY_IMPORT["explorer"] = {"closed_loop", "controller", "envs", "errors", "files", "inspection", "model", "pages"} | {

@@ -5,11 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, runtime_checkable
 
 from gce.errors import InputError
 
 
+@runtime_checkable
 class Runs(Protocol):
     """A command: arguments as fields, and the work."""
 

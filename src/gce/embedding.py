@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from gce.config import ModelConfig
 from gce.decoder import Decoder
@@ -28,20 +28,17 @@ from gce.network import TIMES, NetworkEncoder, Reach
 from gce.operators import Form, Operator, Shape, make_form
 from gce.potentials import make_potential
 from gce.topology import Topology
+from gce.units import Units
 
 
-class Embedding(nn.Module):
+class Embedding(Units):
     """Encoder, potential and form, in the units of the data they were prepared for."""
 
-    observation_mean: Tensor
-    observation_std: Tensor
-    action_std: Tensor
-    exogenous_std: Tensor
     held: Tensor
     """Whether a free coordinate never moves at nodes of a type (a mass on a rail keeps its height); phi always may."""
 
     def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
+        super().__init__(config.num_observations, config.num_actions, config.num_exogenous)
         c = self.config = config
         layer = InputLayer(
             num_observations=c.num_observations,
@@ -78,10 +75,6 @@ class Embedding(nn.Module):
         self.num_targets = self.num_effects + c.num_phi
         sizes = (c.num_phi, c.num_observations, c.num_relations, c.num_node_types, c.node_width, c.edge_width)
         self.decoder = None if c.selects else Decoder(*sizes)
-        self.register_buffer("observation_mean", torch.zeros(c.num_observations))
-        self.register_buffer("observation_std", torch.ones(c.num_observations))
-        self.register_buffer("action_std", torch.ones(c.num_actions))
-        self.register_buffer("exogenous_std", torch.ones(c.num_exogenous))
         self.register_buffer("held", torch.zeros(c.num_node_types, len(self.free) + c.num_phi, dtype=torch.bool))
 
     @property
@@ -91,23 +84,6 @@ class Embedding(nn.Module):
     @property
     def dtype(self) -> torch.dtype:
         return self.observation_std.dtype
-
-    # ---- units ----
-
-    def normalise(self, observations: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d"]:
-        return (observations - self.observation_mean) / self.observation_std
-
-    def denormalise(self, observations: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d"]:
-        return observations * self.observation_std + self.observation_mean
-
-    def merge(
-        self, observations: Float[Tensor, "*batch nodes d"], topology: Topology
-    ) -> Float[Tensor, "*batch nodes d"]:
-        """Tied coordinates at their mean, which is one of physical quantities, not of normalised ones."""
-        if topology.tied is None:
-            return observations
-        physical = self.denormalise(observations).movedim(-2, 0)
-        return self.normalise(topology.merge(physical).movedim(0, -2))
 
     # ---- states and features ----
 

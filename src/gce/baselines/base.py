@@ -22,7 +22,7 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from gce.errors import InputError
 from gce.graph import Graph
@@ -30,6 +30,7 @@ from gce.inputs import Points
 from gce.presets import config_for
 from gce.topology import Topology
 from gce.trajectory import Dataset, Episode, Normalisation, check_one_system
+from gce.units import Units
 
 UNIT_EPISODES = 200
 """How many episodes the units are taken from."""
@@ -77,24 +78,15 @@ def configure(kind: type[C], data: Dataset, **chosen: Any) -> C:
     return kind(**{**read, **chosen})
 
 
-class Baseline(nn.Module, ABC):
+class Baseline(Units, ABC):
     """A method in the units of its data."""
 
     name: ClassVar[str]
     config_class: ClassVar[type[Config]]
 
-    observation_mean: Tensor
-    observation_std: Tensor
-    action_std: Tensor
-    exogenous_std: Tensor
-
     def __init__(self, config: Config) -> None:
-        super().__init__()
+        super().__init__(config.num_observations, config.num_actions, config.num_exogenous)
         self.sizes = config
-        self.register_buffer("observation_mean", torch.zeros(config.num_observations))
-        self.register_buffer("observation_std", torch.ones(config.num_observations))
-        self.register_buffer("action_std", torch.ones(config.num_actions))
-        self.register_buffer("exogenous_std", torch.ones(config.num_exogenous))
 
     @abstractmethod
     def fit(self, episodes: Sequence[Episode]) -> Adapted:
@@ -115,21 +107,6 @@ class Baseline(nn.Module, ABC):
             self.exogenous_std.copy_(torch.where(std > 0, std, 1.0))
 
     # ---- units ----
-
-    def normalise(self, observations: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d"]:
-        return (observations - self.observation_mean) / self.observation_std
-
-    def denormalise(self, observations: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d"]:
-        return observations * self.observation_std + self.observation_mean
-
-    def merge(
-        self, observations: Float[Tensor, "*batch nodes d"], topology: Topology
-    ) -> Float[Tensor, "*batch nodes d"]:
-        """Tied coordinates at their mean, which is one of physical quantities, not of normalised ones."""
-        if topology.tied is None:
-            return observations
-        physical = self.denormalise(observations).movedim(-2, 0)
-        return self.normalise(topology.merge(physical).movedim(0, -2))
 
     def inputs(
         self, actions: Float[np.ndarray, "steps nodes a"], exogenous: Float[np.ndarray, "steps nodes e"] | None

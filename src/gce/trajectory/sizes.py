@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from gce.errors import InputError
 from gce.graph import Graph
 from gce.trajectory.episode import Episode
 
 
+@runtime_checkable
 class Sizes(Protocol):
     """How many coordinates and kinds of everything a model knows."""
 
