@@ -10,8 +10,11 @@ from gce.topology import Topology
 from small import recorded, system_episodes, untrained
 
 
-def body(world: str, drag: bool):
-    """(layer, graph, held points, coefficients, states of tied points [2, nodes, c]), in double precision."""
+def body(world: str, drag: bool, fast: bool = False):
+    """(layer, graph, held points, coefficients, states of tied points [2, nodes, c]), in double precision.
+
+    fast: some corners move faster than a medium resists.
+    """
     model = untrained(world, implicit=True, drag=drag, previous_action=True, late_action=True).double()
     episode = system_episodes(world)[0]
     topology = Topology.of(episode.graph)
@@ -20,14 +23,25 @@ def body(world: str, drag: bool):
     a = torch.as_tensor(rng.standard_normal((3, topology.num_nodes, 1)))  # of both signs: a medium asks
     x = torch.cat([o, a], dim=-1)[:2]
     layer = model.implicit
+    if fast:
+        speeds = [c for point in layer.inputs.points for c in point[2:]]
+        x[..., speeds] *= 2 * layer.inputs.most_speed / (x[..., speeds] * layer.inputs.unit_std[speeds]).abs().max()
     coefficients = torch.as_tensor(rng.standard_normal((1, layer.num_channels)))
     return model, layer, topology, model._held_points(topology), coefficients, x
 
 
-@pytest.mark.parametrize("drag", [False, True])
-@pytest.mark.parametrize("world", ["soft", "swim"])
-def test_slopes_are_those_of_the_layer(world, drag):
-    model, layer, topology, held, coefficients, x = body(world, drag)
+@pytest.mark.parametrize(
+    ("world", "drag", "fast"),
+    [
+        ("soft", False, False),
+        ("soft", True, False),
+        ("swim", False, False),
+        ("swim", True, False),
+        ("swim", True, True),
+    ],
+)
+def test_slopes_are_those_of_the_layer(world, drag, fast):
+    model, layer, topology, held, coefficients, x = body(world, drag, fast)
     with torch.no_grad():
         found = slopes(layer, x, topology, held, coefficients)
     corner, size = layer._bodies(topology, held).corner, layer._bodies(topology, held).size
@@ -106,6 +120,19 @@ def test_a_medium_that_comes_into_play_smoothly_has_slopes_of_its_own():
     exact = BodyStep.of(layer, topology, held, coefficients[0]).change(Q, V, a)
     assert np.allclose(sharp.change(Q, V, a), exact)
     assert not np.allclose(step.change(Q, V, a), exact, rtol=1e-3)
+
+
+def test_what_a_medium_does_is_bounded():
+    _, layer, topology, held, coefficients, x = body("swim", True, fast=True)
+    inputs, most = layer.inputs, layer.inputs.most_speed
+    felt = inputs.resistance(x)
+    along = inputs._points(x)[0]
+    longest = (along[..., :, None, :] - along[..., None, :, :]).norm(dim=-1).max()
+    assert felt.norm(dim=-1).max() <= most**2 * longest * (1 + 1e-9)
+    speeds = [c for point in inputs.points for c in point[2:]]
+    faster = x.clone()
+    faster[..., speeds] *= 1e3
+    assert inputs.resistance(faster).norm(dim=-1).max() <= most**2 * longest * (1 + 1e-9)
 
 
 def test_a_medium_changes_the_slopes():

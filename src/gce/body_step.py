@@ -25,7 +25,8 @@ class BodyStep:
 
     ends: corners of each pair; node: whose pair; across: D; mass, coupling h [heads, pairs]; push [heads, 4, pairs]:
     coefficients of a constant, stretch, rate and action; medium [heads, pairs]: of the resistance at outer sides.
-    switch: over which width of a normalised action the medium comes into play; 0 for at once, as in the model.
+    most_speed: beyond which it grows no more. switch: over which width of a normalised action the medium comes into
+    play; 0 for at once, as in the model.
     """
 
     dt: float
@@ -38,6 +39,7 @@ class BodyStep:
     medium: Float[Array, "heads pairs"] | None
     corner: Int[Array, "nodes points"]
     pairs: Int[Array, "pairs_of_a_node 2"]
+    most_speed: float
     switch: float = 0.0
 
     @staticmethod
@@ -74,6 +76,7 @@ class BodyStep:
             medium,
             bodies.corner.numpy(),
             np.array(inputs.pairs),
+            inputs.most_speed,
             switch,
         )
 
@@ -136,7 +139,7 @@ class BodyStep:
         ends = np.concatenate([tau, tau], axis=-2)
         speed = np.einsum("...px,...px->...p", V[..., sides.ends, :], ends)
         speed /= np.concatenate([length, length], axis=-1)
-        np.maximum(speed, 0, out=speed)
+        np.clip(speed, 0, self.most_speed, out=speed)
         acting = switched(a, self.switch)[..., sides.node]
         return (-np.concatenate([acting, acting], axis=-1) * speed * speed)[..., None] * ends
 

@@ -18,7 +18,8 @@ learned, it conserves momentum, turns with the body, and cannot drive the body a
 
 With `drag`, one more channel a node type holds what a medium does to the outer sides of a node that pushes: each end
 that moves outward at speed s along the outward normal n of a side of length L feels -s^2 L n while the node's action is
-below zero. (A second channel for other actions was tried: fitted to noise, it feeds energy in, and rollouts explode.)
+below zero; s counts up to a speed far above recorded ones. (A second channel for other actions was tried: fitted to
+noise, it feeds energy in, and rollouts explode.)
 """
 
 from __future__ import annotations

@@ -132,16 +132,17 @@ def _resistance(
     for end, ids in ((0, first), (1, second)):
         v = w[..., ids, :].flatten(1, 2)[:, felt_by]
         at = (across if end else -across).clamp_min(0)
-        speed = ((v * tau).sum(-1) / length).clamp_min(0)
+        speed = ((v * tau).sum(-1) / length).clamp(0, inputs.most_speed)
+        slope = 2 * acting * speed * (speed < inputs.most_speed)
         force = -(acting * speed.square())[..., None] * tau
         felt = felt + torch.einsum("pc,tpx->tcx", at, force)
         more = -(by_switch * share * speed.square())[..., None] * tau
         by_a = by_a + at[:, :, None] * more[:, :, None, :]
         d_speed = v / length[..., None] - (speed / length.square())[..., None] * tau
-        moving = -(2 * acting * speed)[..., None, None] * _outer(tau, d_speed)
+        moving = -slope[..., None, None] * _outer(tau, d_speed)
         fixed = -(acting * speed.square())[..., None, None] * torch.eye(2, dtype=x.dtype)
         by_tau = (moving + fixed) @ turn * sign[..., None, None]
-        by_v = -(2 * acting * speed / length)[..., None, None] * _outer(tau, tau)
+        by_v = -(slope / length)[..., None, None] * _outer(tau, tau)
         by_q = by_q + torch.einsum("pij,tpxy->tixjy", at[:, :, None] * across[:, None, :], by_tau)
         by_w = by_w + torch.einsum("pij,tpxy->tixjy", at[:, :, None] * at[:, None, :], by_v)
     size = 2 * corners

@@ -33,6 +33,8 @@ Points = tuple[tuple[int, int, int, int], ...]
 SMALLEST_LENGTH = 3e-3
 SMALLEST_UNIT = 0.02
 USUAL_TURN = 0.2
+FASTEST = 10.0
+"""Units of velocity; see `most_speed`."""
 
 
 class InputLayer(nn.Module):
@@ -201,8 +203,15 @@ class InputLayer(nn.Module):
         first, second = (list(side) for side in zip(*self.pairs, strict=True))
         return _length(q[..., second, :] - q[..., first, :], w[..., second, :] - w[..., first, :])[2]
 
+    @property
+    def most_speed(self) -> float:
+        """The speed beyond which a medium resists no more, far above recorded ones: the square of a speed that is
+        predicted wrong, stepped on, is a larger one, up to overflow."""
+        speeds = [c for p in self.points for c in p[2:]]
+        return FASTEST * float(self.unit_std[speeds].mean())
+
     def resistance(self, x: Float[Tensor, "batch nodes state"]) -> Float[Tensor, "batch nodes pairs ends 2"]:
-        """-s^2 L n at both ends of each of a node's pairs, while the previous action is below zero."""
+        """-s^2 L n at both ends of a node's pairs while the previous action is below zero; s at most `most_speed`."""
         q, w = self._points(x)
         first, second = (list(side) for side in zip(*self.pairs, strict=True))
         along = q[..., second, :] - q[..., first, :]
@@ -211,7 +220,7 @@ class InputLayer(nn.Module):
         turned = turned * torch.sign((turned * outward).sum(-1, keepdim=True))
         length = (along.square().sum(-1) + 1e-8).sqrt()
         ends = torch.stack([w[..., first, :], w[..., second, :]], dim=-2)
-        speed = ((ends * turned.unsqueeze(-2)).sum(-1) / length.unsqueeze(-1)).clamp_min(0)
+        speed = ((ends * turned.unsqueeze(-2)).sum(-1) / length.unsqueeze(-1)).clamp(0, self.most_speed)
         felt = -speed.square().unsqueeze(-1) * turned.unsqueeze(-2)
         return felt * (x[..., self.num_state - 1] < 0).to(x.dtype)[..., None, None, None]
 
