@@ -302,7 +302,7 @@ def test_a_damaged_folder_is_refused(tmp_path):
 
 
 def test_the_command_line_trains(tmp_path, monkeypatch, capsys):
-    from gce.baselines.train import Train
+    from gce.baselines.__main__ import Train
     from gce.command import run_module
 
     file, out = tmp_path / "rope.h5", tmp_path / "out"

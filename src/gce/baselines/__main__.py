@@ -1,4 +1,4 @@
-"""`python -m gce.baselines.train NAME --world rope --data FILE --out FOLDER`."""
+"""`python -m gce.baselines NAME --world rope --data FILE --out FOLDER`."""
 
 from __future__ import annotations
 
