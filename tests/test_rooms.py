@@ -100,7 +100,7 @@ MAY_IMPORT = {
         "state_dynamics",
         "system",
     },
-    "plans": {"control", "errors"},
+    "plans": {"control", "errors", "trajectory"},
     "controller": {"control", "errors", "planning", "plans", "state_dynamics", "system"},
     "simulator_oracle": {"control", "envs"},
     "filtering": {

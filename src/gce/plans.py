@@ -19,6 +19,7 @@ from gce.control.settle import Settled, Tell, settle
 from gce.control.task import Dynamics, Task
 from gce.control.tracking import DensePath, Limits, Tracking, dense
 from gce.errors import InputError
+from gce.trajectory import Sizes
 
 Array = np.ndarray
 
@@ -75,20 +76,6 @@ class Units(Protocol):
     action_std: Tensor
 
     def normalise(self, observations: Tensor) -> Tensor: ...
-
-
-@runtime_checkable
-class Sizes(Protocol):
-    """How many coordinates observations, actions and exogenous inputs of a node have."""
-
-    @property
-    def num_observations(self) -> int: ...
-
-    @property
-    def num_actions(self) -> int: ...
-
-    @property
-    def num_exogenous(self) -> int: ...
 
 
 @runtime_checkable

@@ -4,7 +4,7 @@ from gce.trajectory.dataset import Dataset, Group
 from gce.trajectory.episode import Episode
 from gce.trajectory.limits import Limits, control_limits
 from gce.trajectory.normalisation import Normalisation
-from gce.trajectory.sizes import check_one_system
+from gce.trajectory.sizes import Sizes, check_one_system
 from gce.trajectory.storage import Writer, check_file
 
 __all__ = [
@@ -13,6 +13,7 @@ __all__ = [
     "Group",
     "Limits",
     "Normalisation",
+    "Sizes",
     "Writer",
     "check_file",
     "check_one_system",
