@@ -13,6 +13,7 @@ from gce.stability import blocks, certificate, stabilised
 from gce.system import adapt
 from gce.topology import Topology
 from gce.trajectory import Dataset
+from small import system_episodes, untrained
 
 
 @pytest.fixture(scope="module", params=["soft", "swim"])
@@ -170,3 +171,37 @@ def test_the_certificate_bounds_every_graph_and_shrinking_reaches_it(tmp_path):
     calm, factor = stabilised(model, system.operator, radius=1.0)
     assert certificate(model, calm).radius <= 1 + 1e-6
     assert 0 <= factor <= 1
+
+
+def test_fitted_couplings_resist(model_and_data):
+    """For any eigenvalue of the couplings: stretch and rate pull back, a medium slows down."""
+    model, data = model_and_data
+    layer = model.implicit
+    channels = adapt(model, [data[k] for k in range(6)], measure=False).operator.channels.unflatten(0, (2, -1))
+    kinds, signals = layer.num_kinds, layer.num_signals * layer.num_kinds
+    assert (channels[:, kinds : 3 * kinds] > 0).any()  # in one head a push may well stand, if the other outweighs it
+    for eigenvalue in (0.0, 0.3, 1.0, 10.0, 1e6):
+        heads = 1 / (1 + layer.log_coupling[:, :1].exp() * eigenvalue)
+        felt = (heads * channels).sum(0)
+        scale = (heads * channels.abs()).sum(0).clamp_min(1e-9)
+        assert (felt[kinds : 3 * kinds] <= 1e-6 * scale[kinds : 3 * kinds]).all()
+        assert (felt[signals:] >= -1e-6 * scale[signals:]).all()
+
+
+def test_a_held_corner_stays_for_all_boxes_that_share_it():
+    model, episode = (
+        untrained("soft", implicit=True, previous_action=True, late_action=True),
+        system_episodes("soft")[0],
+    )
+    topology = Topology.of(episode.graph)
+    held, moving = model._held_points(topology), model.moving(topology)
+    own = model.held[topology.node_type][:, model._speeds].reshape(topology.num_nodes, -1, 2).all(-1)
+    assert own.sum() < held.sum()  # of the ground box, and of its neighbours
+    ids = topology.tied[:, [point[0] for point in model.config.points]]
+    assert set(ids[held].tolist()) == set(ids[own].tolist())
+    assert torch.equal(moving[:, model._speeds].reshape(topology.num_nodes, -1, 2).any(-1), ~held)
+    system = adapt(model, system_episodes("soft"), measure=False)
+    path = torch.as_tensor(system.predict(episode.observations[0], episode.actions))
+    places = path[..., [c for point in model.config.points for c in point[:2]]].unflatten(-1, (-1, 2))
+    assert (places[:, held] - places[0, held]).abs().max() < 1e-5
+    assert (places - places[0]).abs().max() > 0.01

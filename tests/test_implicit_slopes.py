@@ -13,7 +13,7 @@ from small import recorded, system_episodes, untrained
 def body(world: str, drag: bool, fast: bool = False):
     """(layer, graph, held points, coefficients, states of tied points [2, nodes, c]), in double precision.
 
-    fast: some corners move faster than a medium resists.
+    fast: some corners move so fast that a medium hardly resists more.
     """
     model = untrained(world, implicit=True, drag=drag, previous_action=True, late_action=True).double()
     episode = system_episodes(world)[0]
@@ -25,7 +25,7 @@ def body(world: str, drag: bool, fast: bool = False):
     layer = model.implicit
     if fast:
         speeds = [c for point in layer.inputs.points for c in point[2:]]
-        x[..., speeds] *= 2 * layer.inputs.most_speed / (x[..., speeds] * layer.inputs.unit_std[speeds]).abs().max()
+        x[..., speeds] *= 10 * layer.inputs.usual_speed / (x[..., speeds] * layer.inputs.unit_std[speeds]).abs().max()
     coefficients = torch.as_tensor(rng.standard_normal((1, layer.num_channels)))
     return model, layer, topology, model._held_points(topology), coefficients, x
 
@@ -124,15 +124,14 @@ def test_a_medium_that_comes_into_play_smoothly_has_slopes_of_its_own():
 
 def test_what_a_medium_does_is_bounded():
     _, layer, topology, held, coefficients, x = body("swim", True, fast=True)
-    inputs, most = layer.inputs, layer.inputs.most_speed
-    felt = inputs.resistance(x)
-    along = inputs._points(x)[0]
-    longest = (along[..., :, None, :] - along[..., None, :, :]).norm(dim=-1).max()
-    assert felt.norm(dim=-1).max() <= most**2 * longest * (1 + 1e-9)
+    inputs = layer.inputs
+    most = inputs.usual_speed**2
+    felt = inputs.resistance(x).norm(dim=-1).max()
+    assert 0.9 * most < felt <= most
     speeds = [c for point in inputs.points for c in point[2:]]
     faster = x.clone()
     faster[..., speeds] *= 1e3
-    assert inputs.resistance(faster).norm(dim=-1).max() <= most**2 * longest * (1 + 1e-9)
+    assert felt < inputs.resistance(faster).norm(dim=-1).max() <= most * (1 + 1e-12)
 
 
 def test_a_medium_changes_the_slopes():

@@ -1,8 +1,9 @@
 import numpy as np
 import pytest
 import torch
+from scipy.optimize import minimize
 
-from gce.ridge import Moments, solve
+from gce.ridge import Moments, Prior, solve, solve_below
 
 
 def rows(count: int, columns: int, seed: int, sets: tuple[int, ...] = ()) -> torch.Tensor:
@@ -18,6 +19,30 @@ def test_ridge_equals_least_squares_on_augmented_rows():
     augmented = np.concatenate([X, np.diag(np.sqrt(20 * ridge.numpy()))])
     expected = np.linalg.lstsq(augmented, np.concatenate([Y, np.zeros((4, 3))]), rcond=None)[0]
     assert np.allclose(solve(Moments.of(X, Y), ridge).coefficients.numpy(), expected, atol=1e-12)
+
+
+def test_bounded_coefficients_are_those_of_an_independent_solver():
+    X, y = rows(20, 4, 0), rows(20, 1, 1)
+    ridge, A = torch.tensor([0.1, 0.5, 0.0, 2.0], dtype=torch.float64), rows(3, 4, 2)
+    found = solve_below(Moments.of(X, y), Prior(ridge, A)).numpy()
+    free = solve(Moments.of(X, y), ridge).coefficients[:, 0]
+    assert (A @ free).max() > 0.01  # a bound matters
+    assert (A.numpy() @ found).max() < 1e-10
+
+    def loss(c):
+        return ((y.numpy()[:, 0] - X.numpy() @ c) ** 2).mean() + (ridge.numpy() * c**2).sum()
+
+    within = {"type": "ineq", "fun": lambda c: -A.numpy() @ c}
+    other = minimize(loss, np.zeros(4), constraints=[within], method="SLSQP", options={"ftol": 1e-14, "maxiter": 500})
+    assert loss(found) <= other.fun + 1e-10
+    assert np.allclose(found, other.x, atol=1e-5)
+
+
+def test_bounds_that_hold_change_nothing():
+    X, y, ridge = rows(20, 4, 0), rows(20, 1, 1), even(4, 0.1)
+    free = solve(Moments.of(X, y), ridge).coefficients[:, 0]
+    A = -torch.diag(torch.sign(free))
+    assert torch.equal(solve_below(Moments.of(X, y), Prior(ridge, A)), free)
 
 
 def test_split_regressions_are_two_ridges():

@@ -29,7 +29,7 @@ MAY_IMPORT = {
     "inputs": {"topology"},
     "encoder": {"inputs", "topology"},
     "network": {"inputs", "topology"},
-    "implicit": {"inputs", "topology"},
+    "implicit": {"inputs", "ridge", "topology"},
     "potentials": {"errors", "topology"},
     "ridge": set(),
     "metrics": set(),

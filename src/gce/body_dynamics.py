@@ -67,14 +67,12 @@ class BodyDynamics(StateDynamics):
         return model.normalise(torch.as_tensor(o)).numpy()
 
     @cached_property
-    def _moving(self) -> Float[Array, "corners 2"]:
-        """The share of a corner's points that are not held, by axis: a corner moves as the mean of its points."""
+    def _moving(self) -> Float[Array, "corners 1"]:
+        """1, or 0 where a corner is held."""
         corner, _, _, size = self._corner
-        model = self.system.model
-        free = ~model.held[self.system.topology.node_type][:, model._speeds]
-        total = np.zeros((size, 2))
-        np.add.at(total, corner.numpy().ravel(), free.numpy().reshape(-1, 2).astype(float))
-        return total / np.maximum(np.bincount(corner.numpy().ravel(), minlength=size), 1)[:, None]
+        moving = np.ones((size, 1))
+        moving[corner[self.system.model._held_points(self.system.topology)].numpy()] = 0.0
+        return moving
 
     @cached_property
     def _body(self) -> BodyStep:
@@ -114,7 +112,7 @@ class BodyDynamics(StateDynamics):
         held = model._held_points(topology)
         with torch.no_grad():
             found = slopes(model.implicit, earlier, topology, held, self.system.operator.channels[None], self.switch)
-        moving = self._moving.reshape(-1, 1)
+        moving = self._moving.repeat(2, axis=0)
         by_q, by_v = found.by_position.numpy() * moving, found.by_velocity.numpy() * moving
         by_a = found.by_action.numpy()[..., np.nonzero(self.controls)[0]] * moving
         M, n, s2 = len(x), u.shape[1], 2 * size

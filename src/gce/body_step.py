@@ -25,7 +25,7 @@ class BodyStep:
 
     ends: corners of each pair; node: whose pair; across: D; mass, coupling h [heads, pairs]; push [heads, 4, pairs]:
     coefficients of a constant, stretch, rate and action; medium [heads, pairs]: of the resistance at outer sides.
-    most_speed: beyond which it grows no more. switch: over which width of a normalised action the medium comes into
+    usual_speed: S in that. switch: over which width of a normalised action the medium comes into
     play; 0 for at once, as in the model.
     """
 
@@ -39,7 +39,7 @@ class BodyStep:
     medium: Float[Array, "heads pairs"] | None
     corner: Int[Array, "nodes points"]
     pairs: Int[Array, "pairs_of_a_node 2"]
-    most_speed: float
+    usual_speed: float
     switch: float = 0.0
 
     @staticmethod
@@ -76,7 +76,7 @@ class BodyStep:
             medium,
             bodies.corner.numpy(),
             np.array(inputs.pairs),
-            inputs.most_speed,
+            inputs.usual_speed,
             switch,
         )
 
@@ -128,20 +128,19 @@ class BodyStep:
     def _resisted(
         self, Q: Float[Array, "*batch corners 2"], V: Float[Array, "*batch corners 2"], a: Float[Array, "*batch nodes"]
     ) -> Float[Array, "*batch ends 2"]:
-        """-s^2 L n for a coefficient of 1 at the first ends of outer sides, then at their second ends."""
+        """-s^2 / (1 + (s / S)^2) n for a coefficient of 1 at the first ends of outer sides, then at the second."""
         sides = self._sides
         along = np.matmul(sides.across, Q)
-        length = np.sqrt(np.einsum("...px,...px->...p", along, along) + 1e-8)
         outward = np.matmul(sides.outward, Q)
         tx, ty = along[..., 1], -along[..., 0]
-        sign = np.sign(tx * outward[..., 0] + ty * outward[..., 1])
-        tau = np.stack([sign * tx, sign * ty], axis=-1)
-        ends = np.concatenate([tau, tau], axis=-2)
-        speed = np.einsum("...px,...px->...p", V[..., sides.ends, :], ends)
-        speed /= np.concatenate([length, length], axis=-1)
-        np.clip(speed, 0, self.most_speed, out=speed)
+        scale = np.sign(tx * outward[..., 0] + ty * outward[..., 1])
+        scale /= np.sqrt(np.einsum("...px,...px->...p", along, along) + 1e-8)
+        normal = np.stack([scale * tx, scale * ty], axis=-1)
+        ends = np.concatenate([normal, normal], axis=-2)
+        square = np.einsum("...px,...px->...p", V[..., sides.ends, :], ends).clip(min=0) ** 2
         acting = switched(a, self.switch)[..., sides.node]
-        return (-np.concatenate([acting, acting], axis=-1) * speed * speed)[..., None] * ends
+        felt = -np.concatenate([acting, acting], axis=-1) * square / (1 + square / self.usual_speed**2)
+        return felt[..., None] * ends
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from gce.config import ModelConfig
@@ -262,7 +262,11 @@ class Embedding(Units):
         return self.implicit.behind(left[..., self._speeds].unsqueeze(-1), x, topology, held).squeeze(-1)
 
     def moving(self, topology: Topology) -> Float[Tensor, "nodes free"]:
-        return (~self.held[topology.node_type][:, : len(self.free)]).to(self.observation_std.dtype)
+        """1 where a free coordinate may move, 0 where it is held; a body's points are held whole."""
+        held = self.held[topology.node_type][:, : len(self.free)]
+        if self.implicit is not None:
+            held = self._held_points(topology).repeat_interleave(2, dim=1)[:, self._speed_order]
+        return (~held).to(self.observation_std.dtype)
 
     @property
     def _speeds(self) -> list[int]:
@@ -273,8 +277,13 @@ class Embedding(Units):
     def _speed_order(self) -> Tensor:
         return torch.argsort(torch.tensor(self._speeds))
 
-    def _held_points(self, topology: Topology) -> Tensor:
-        return self.held[topology.node_type][:, self._speeds].reshape(topology.num_nodes, -1, 2).all(-1)
+    def _held_points(self, topology: Topology) -> Bool[Tensor, "nodes points"]:
+        """Points that never move, and those tied to them: a corner that one box holds, all do."""
+        held = self.held[topology.node_type][:, self._speeds].reshape(topology.num_nodes, -1, 2).all(-1)
+        if topology.tied is None:
+            return held
+        ids = topology.tied[:, [point[0] for point in self.config.points]]
+        return torch.isin(ids, ids[held])
 
 
 def nodes_first(values: Float[Tensor, "*batch nodes d"]) -> Float[Tensor, "nodes rows d"]:

@@ -16,10 +16,16 @@ axes: the features are vectors, and turn with the body.
 What the channels leave, the operator explains as pushes along the same pairs (`behind`, `pushed`): whatever it has
 learned, it conserves momentum, turns with the body, and cannot drive the body as a whole.
 
+Couplings resist. What a push c along pairs does, c / (m + h l) summed over the heads, l an eigenvalue of G'G, has one
+sign for all l where it has it at both ends, sum c and sum c / h: so stretch, rate and a medium's resistance are fitted
+within these bounds (`prior`); free, a coefficient that few rows tell may push where it should pull, and a body folds.
+Constants are held small: sides and diagonals can pull against each other with no effect that a recording shows, until
+the body buckles.
+
 With `drag`, one more channel a node type holds what a medium does to the outer sides of a node that pushes: each end
-that moves outward at speed s along the outward normal n of a side of length L feels -s^2 L n while the node's action is
-below zero; s counts up to a speed far above recorded ones. (A second channel for other actions was tried: fitted to
-noise, it feeds energy in, and rollouts explode.)
+that moves outward at speed s along the outward normal n of a side feels -s^2 / (1 + (s / S)^2) n while the node's
+action is below zero. Over a whole step, a resistance that grows on would throw a fast point back faster than it came.
+(A second channel for other actions was tried: fitted to noise, it feeds energy in, and rollouts explode.)
 """
 
 from __future__ import annotations
@@ -33,6 +39,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from gce.inputs import InputLayer
+from gce.ridge import Prior
 from gce.topology import Topology
 
 HELD_MASS = 1e4
@@ -41,6 +48,10 @@ COUPLINGS = (0.5, 3.0)
 """Of the heads, in units of a point's mass."""
 STIFFEST = 0.01
 """How much of a velocity change pushes need not explain: they stay small where pairs hardly tell it."""
+
+
+RIDGE, CONSTANT_RIDGE = 1e-6, 1e-4
+"""Of the channels' coefficients, each in units of its channel's size."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +107,21 @@ class ImplicitLayer(nn.Module):
     def num_channels(self) -> int:
         """Heads x (signals x kinds, then the medium's by node type)."""
         return len(COUPLINGS) * (self.num_signals * self.num_kinds + self.drag * self.num_node_types)
+
+    @property
+    def prior(self) -> Prior:
+        """What is known of the channels' coefficients before any recording."""
+        kinds, width = self.num_kinds, self.num_channels // len(COUPLINGS)
+        ridge = torch.full((len(COUPLINGS), width), RIDGE, dtype=torch.float64)
+        ridge[:, :kinds] = CONSTANT_RIDGE
+        pulls = torch.arange(kinds, 3 * kinds)
+        resists = torch.arange(self.num_signals * kinds, width)
+        heads = torch.tensor(COUPLINGS, dtype=torch.float64)
+        signed = torch.zeros(width, width, dtype=torch.float64)
+        signed[pulls, pulls], signed[resists, resists] = 1.0, -1.0
+        signed = signed[torch.cat([pulls, resists])]
+        ends = [torch.kron(weights, signed) for weights in (torch.ones_like(heads)[None], (1 / heads)[None])]
+        return Prior(ridge.flatten(), torch.cat(ends))
 
     @torch.no_grad()
     def set_classes(self) -> None:

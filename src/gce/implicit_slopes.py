@@ -107,7 +107,7 @@ class _Ends:
 def _resistance(
     layer: ImplicitLayer, x: Tensor, share: Tensor, across: Tensor, of_node: Tensor, switch: float
 ) -> _Ends:
-    """-s^2 tau at the ends of outer sides, s = w . tau / |tau| where positive, tau the side turned outward."""
+    """-r(s) n at the ends of outer sides, r = s^2 / (1 + (s / S)^2), s = w . n where positive, n outward."""
     inputs = layer.inputs
     q, w = inputs._points(x)
     first, second = (list(side) for side in zip(*inputs.pairs, strict=True))
@@ -118,13 +118,13 @@ def _resistance(
     sign = torch.sign((tau * outward).sum(-1))
     felt_by = share.nonzero()[:, 0]  # outer sides alone
     share, across, of_node = share[felt_by], across[felt_by], of_node[felt_by]
-    tau = (tau * sign[..., None]).flatten(1, 2)[:, felt_by]
     sign = sign.flatten(1, 2)[:, felt_by]
+    _, normal, by_side = _direction(tau.flatten(1, 2)[:, felt_by])
+    normal, by_side = normal * sign[..., None], by_side @ turn * sign[..., None, None]
     action = x[..., inputs.num_state - 1].repeat_interleave(len(inputs.pairs), dim=1)[:, felt_by]
     on = torch.sigmoid(-action / switch) if switch else (action < 0).to(x.dtype)
     by_switch = -on * (1 - on) / switch if switch else torch.zeros_like(on)
     acting = on * share
-    length = (tau.square().sum(-1) + 1e-8).sqrt()
     T, corners = len(x), across.shape[1]
     felt = x.new_zeros(T, corners, 2)
     by_a = x.new_zeros(T, len(across), corners, 2)
@@ -132,18 +132,17 @@ def _resistance(
     for end, ids in ((0, first), (1, second)):
         v = w[..., ids, :].flatten(1, 2)[:, felt_by]
         at = (across if end else -across).clamp_min(0)
-        speed = ((v * tau).sum(-1) / length).clamp(0, inputs.most_speed)
-        slope = 2 * acting * speed * (speed < inputs.most_speed)
-        force = -(acting * speed.square())[..., None] * tau
-        felt = felt + torch.einsum("pc,tpx->tcx", at, force)
-        more = -(by_switch * share * speed.square())[..., None] * tau
+        speed = (v * normal).sum(-1).clamp_min(0)
+        bend = 1 + (speed / inputs.usual_speed).square()
+        resisted, slope = speed.square() / bend, 2 * speed / bend.square()
+        felt = felt - torch.einsum("pc,tpx->tcx", at, (acting * resisted)[..., None] * normal)
+        more = -(by_switch * share * resisted)[..., None] * normal
         by_a = by_a + at[:, :, None] * more[:, :, None, :]
-        d_speed = v / length[..., None] - (speed / length.square())[..., None] * tau
-        moving = -slope[..., None, None] * _outer(tau, d_speed)
-        fixed = -(acting * speed.square())[..., None, None] * torch.eye(2, dtype=x.dtype)
-        by_tau = (moving + fixed) @ turn * sign[..., None, None]
-        by_v = -(slope / length)[..., None, None] * _outer(tau, tau)
-        by_q = by_q + torch.einsum("pij,tpxy->tixjy", at[:, :, None] * across[:, None, :], by_tau)
+        eye = torch.eye(2, dtype=x.dtype)
+        by_normal = slope[..., None, None] * _outer(normal, v) + resisted[..., None, None] * eye
+        by_place = -acting[..., None, None] * by_normal @ by_side
+        by_v = -(acting * slope)[..., None, None] * _outer(normal, normal)
+        by_q = by_q + torch.einsum("pij,tpxy->tixjy", at[:, :, None] * across[:, None, :], by_place)
         by_w = by_w + torch.einsum("pij,tpxy->tixjy", at[:, :, None] * at[:, None, :], by_v)
     size = 2 * corners
     return _Ends(

@@ -33,8 +33,8 @@ Points = tuple[tuple[int, int, int, int], ...]
 SMALLEST_LENGTH = 3e-3
 SMALLEST_UNIT = 0.02
 USUAL_TURN = 0.2
-FASTEST = 10.0
-"""Units of velocity; see `most_speed`."""
+USUAL_SPEED = 1.5
+"""Units of velocity; see `usual_speed`."""
 
 
 class InputLayer(nn.Module):
@@ -204,24 +204,22 @@ class InputLayer(nn.Module):
         return _length(q[..., second, :] - q[..., first, :], w[..., second, :] - w[..., first, :])[2]
 
     @property
-    def most_speed(self) -> float:
-        """The speed beyond which a medium resists no more, far above recorded ones: the square of a speed that is
-        predicted wrong, stepped on, is a larger one, up to overflow."""
+    def usual_speed(self) -> float:
+        """S in a medium's resistance: where it has half of its limit."""
         speeds = [c for p in self.points for c in p[2:]]
-        return FASTEST * float(self.unit_std[speeds].mean())
+        return USUAL_SPEED * float(self.unit_std[speeds].mean())
 
     def resistance(self, x: Float[Tensor, "batch nodes state"]) -> Float[Tensor, "batch nodes pairs ends 2"]:
-        """-s^2 L n at both ends of a node's pairs while the previous action is below zero; s at most `most_speed`."""
+        """-s^2 / (1 + (s / S)^2) n at both ends of a node's pairs while the previous action is below zero."""
         q, w = self._points(x)
         first, second = (list(side) for side in zip(*self.pairs, strict=True))
         along = q[..., second, :] - q[..., first, :]
-        turned = torch.stack([along[..., 1], -along[..., 0]], dim=-1)  # n L, up to its sign
+        normal = torch.stack([along[..., 1], -along[..., 0]], dim=-1) / _length(along, along)[0].unsqueeze(-1)
         outward = (q[..., second, :] + q[..., first, :]) / 2 - q.mean(-2, keepdim=True)
-        turned = turned * torch.sign((turned * outward).sum(-1, keepdim=True))
-        length = (along.square().sum(-1) + 1e-8).sqrt()
+        normal = (normal * torch.sign((normal * outward).sum(-1, keepdim=True))).unsqueeze(-2)
         ends = torch.stack([w[..., first, :], w[..., second, :]], dim=-2)
-        speed = ((ends * turned.unsqueeze(-2)).sum(-1) / length.unsqueeze(-1)).clamp(0, self.most_speed)
-        felt = -speed.square().unsqueeze(-1) * turned.unsqueeze(-2)
+        square = (ends * normal).sum(-1, keepdim=True).clamp_min(0).square()
+        felt = -square / (1 + square / self.usual_speed**2) * normal
         return felt * (x[..., self.num_state - 1] < 0).to(x.dtype)[..., None, None, None]
 
     def _points(

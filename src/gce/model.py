@@ -32,7 +32,8 @@ class Model(Embedding):
     def regression(self, num_targets: int) -> Regression:
         """Of the first targets; pushes along pairs are not held."""
         held = self.held if self.implicit is None else self.held.new_zeros(len(self.held), self.num_targets)
-        return Regression(self.form, held[:, :num_targets], self.config.node_constants)
+        prior = None if self.implicit is None else self.implicit.prior
+        return Regression(self.form, held[:, :num_targets], self.config.node_constants, prior)
 
     def sums(
         self,

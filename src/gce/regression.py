@@ -20,10 +20,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from gce.operators import Form, Operator, residual_by_target
-from gce.ridge import Moments, solve
+from gce.ridge import Moments, Prior, solve, solve_below
 from gce.topology import Topology
-
-CHANNEL_RIDGE = 1e-6
 
 
 @dataclass(frozen=True)
@@ -106,12 +104,13 @@ class Regression:
     """Sums and fits for targets, those that move the state first.
 
     held: whether a target never moves at nodes of a type. node_constants: kappa of constants of single nodes, where
-        there are any.
+        there are any. prior: of the coefficients of vector channels, where there are any.
     """
 
     form: Form
     held: Bool[Tensor, "types m"]
     node_constants: float = 0.0
+    prior: Prior | None = None
 
     def sums(
         self,
@@ -231,9 +230,9 @@ class Regression:
     def _left_by_channels(self, sums: Sums) -> tuple[Moments, Tensor | None]:
         """What channels leave to the form's regressors, and the channels' coefficients."""
         moments = sums.moments
-        if sums.fields is None:
+        if sums.fields is None or self.prior is None:
             return moments, None
-        channels = _fit_channels(sums.fields, moments.rows)
+        channels = _fit_channels(sums.fields, moments.rows, self.prior)
         beyond = moments.cross.shape[-1] - sums.fields.mixed.shape[-2]
         explained = torch.nn.functional.pad(sums.fields.mixed @ channels, (0, beyond))
         return replace(moments, cross=moments.cross - explained), channels
@@ -259,10 +258,9 @@ def _with_channels(
     return torch.block_diag(torch.diag(fields.left(channels) / rows), features)
 
 
-def _fit_channels(fields: FieldSums, rows: int) -> Float[Tensor, " k"]:
+def _fit_channels(fields: FieldSums, rows: int, prior: Prior) -> Float[Tensor, " k"]:
     """One regression over all rows and coordinates, each channel in units of its own size."""
     gram, cross = fields.gram.sum(0), fields.cross.sum(0)
     size = torch.diagonal(gram).div(rows).clamp_min(1e-12).sqrt()
-    gram, cross = gram / size[:, None] / size, (cross / size)[:, None]
-    solution = solve(Moments(gram, cross, cross.new_zeros(1, 1), rows), torch.full_like(size, CHANNEL_RIDGE))
-    return solution.coefficients[:, 0] / size
+    moments = Moments(gram / size[:, None] / size, (cross / size)[:, None], cross.new_zeros(1, 1), rows)
+    return solve_below(moments, Prior(prior.ridge, prior.below / size)) / size

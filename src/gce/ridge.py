@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
+from scipy.optimize import nnls
 from torch import Tensor
 
 
@@ -77,6 +78,31 @@ def solve(
     square = moments.square / moments.rows
     residual = square - C.mT @ cross - cross.mT @ C + C.mT @ gram @ C
     return Solution(C, (residual + residual.mT) / 2, system)
+
+
+@dataclass(frozen=True)
+class Prior:
+    """What is known of the coefficients c of one target: their ridge, and rows A of `below` with A c <= 0."""
+
+    ridge: Float[Tensor, " D"]
+    below: Float[Tensor, "rows D"]
+
+
+def solve_below(moments: Moments, prior: Prior) -> Float[Tensor, " D"]:
+    """The coefficients c of one target with A c <= 0.
+
+    With S = L L' the matrix to invert, c = S^-1 (g - A'l), and the multipliers l >= 0 minimise |L^-1 (g - A'l)|: a
+    least squares problem of its own (Lawson and Hanson 1974, chapter 23). No gradient flows through the multipliers.
+    """
+    solution = solve(moments, prior.ridge)
+    c = solution.coefficients[:, 0]
+    if bool((prior.below @ c <= 0).all()):
+        return c
+    A = prior.below / prior.below.norm(dim=1, keepdim=True)
+    factor = _cholesky(solution.system).detach()
+    B = torch.linalg.solve_triangular(factor, A.mT, upper=False)
+    multipliers = torch.as_tensor(nnls(B.numpy(), (factor.mT @ c.detach()).numpy())[0])
+    return c - torch.cholesky_solve((A.mT @ multipliers)[:, None], factor)[:, 0]
 
 
 def condition_number(system: Float[Tensor, "*sets D D"]) -> Float[Tensor, "*sets"]:
