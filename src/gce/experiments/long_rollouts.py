@@ -178,7 +178,7 @@ class LongRollouts:
             "largest_multiple_of_range": largest,
             "nrmse": {
                 step: {"median": float(np.median(e)), "mean": float(e.mean()), "largest": float(e.max())}
-                for step, e in ((step, e[known]) for step, e in errors.items())
+                for step, e in ((step, e[known & finite]) for step, e in errors.items())
             },
         }
 
