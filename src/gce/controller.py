@@ -39,7 +39,7 @@ class Controller:
     system: System
     problem: Problem
     weights: Weights = "along"
-    iterations: int = 60
+    iterations: int = 120
     tolerance: float = 1e-4
     patience: int = 4
     tell: Tell = lambda turn, share: None

@@ -1,8 +1,8 @@
 """Plans for dynamics that are linear only around a path: solve, follow, linearise again, until the plan settles.
 
 At each turn the quadratic problem along the present path is solved; the plan moves towards its solution by the share
-that the model itself, rolled out, finds cheapest. A plan that costs more is never accepted; where no share of a step
-helps, the next step is trusted less (damping, Levenberg 1944).
+that the model itself, rolled out, finds cheapest. A plan that costs more is never accepted; where only a share of a
+step helps, or none, the next step is trusted less (damping, Levenberg 1944).
 
 It has settled when the projected gradient is below `tolerance` of the gradient at doing nothing. Limits on the rate
 have no simple projection; under these it has settled when the quadratic problem promises to save no more than a share
@@ -99,19 +99,18 @@ def settle(
         if task.limits.rate is not None and damping == 0 and promised <= tolerance**2 * problem.cost(still):
             return Settled(u, x, cost, "solved", k, gradient)
         moved = _cheapest(dynamics, task, x0, u, aim, cost)
+        if moved is None and (promised <= 0 or damping > 1e9 * least > 0):
+            return Settled(u, x, cost, "no step improves the plan", k + 1, gradient)
+        if moved is not None and moved[3] == 1:
+            damping = damping / 4 if damping > least else 0.0
+        elif promised > 0:
+            least = least or promised / float(np.square(aim - u).sum())  # the problem's curvature along the step
+            damping = max((8 if moved is None else 2) * damping, least)
         if moved is not None:
             slow = slow + 1 if cost - moved[2] < PROGRESS * cost else 0
-            u, x, cost, share = moved
+            u, x, cost, _ = moved
             if patience and slow >= patience:
                 return Settled(u, x, cost, "hardly improves any more", k + 1, gradient)
-            if share == 1:
-                damping = damping / 4 if damping > least else 0.0
-            continue
-        if promised <= 0 or damping > 1e9 * least > 0:
-            return Settled(u, x, cost, "no step improves the plan", k + 1, gradient)
-        if damping == 0:
-            least = promised / float(np.square(aim - u).sum())  # the problem's curvature along the step
-        damping = max(8 * damping, least)
     return Settled(u, x, cost, status, iterations, gradient)
 
 
