@@ -54,7 +54,9 @@ MAY_IMPORT = {
     "stepping": {"embedding", "operators", "topology"},
     "model": {"embedding", "operators", "regression", "stepping", "topology"},
     "stability": {"errors", "model", "operators"},
+    "colour": {"operators"},
     "adaptation": {
+        "colour",
         "errors",
         "graph",
         "model",
@@ -146,6 +148,7 @@ MAY_IMPORT = {
         "__init__",
         "adaptation",
         "uncertainty",
+        "colour",
         "config",
         "errors",
         "graph",

@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from gce.colour import Colour
 from gce.errors import InputError
 from gce.graph import Graph
 from gce.model import Model
@@ -76,16 +77,26 @@ class Starts:
 
 @dataclass(frozen=True)
 class Evidence:
-    """All that some episodes tell of their system; it adds up, and what an episode told can be taken out again."""
+    """All that some episodes tell of their system; it adds up, and what an episode told can be taken out again.
+
+    colour: of the noise, where the sums are of rows made white.
+    """
 
     sums: Sums
     starts: Starts
+    colour: Colour | None = None
 
     def __add__(self, other: Evidence) -> Evidence:
-        return Evidence(self.sums + other.sums, self.starts + other.starts)
+        return Evidence(self.sums + other.sums, self.starts + other.starts, self.colour)
 
     def __sub__(self, other: Evidence) -> Evidence:
-        return Evidence(self.sums - other.sums, self.starts - other.starts)
+        return Evidence(self.sums - other.sums, self.starts - other.starts, self.colour)
+
+    def operator(self, model: Model, topology: Topology, ridge: float | None) -> Operator:
+        """What follows from it."""
+        with torch.no_grad():
+            found = model.fit(self.sums, topology, ridge)
+        return found if self.colour is None else self.colour.restored(found)
 
 
 @dataclass(frozen=True)
@@ -101,18 +112,19 @@ class Seen:
     first: Float[np.ndarray, "nodes d"]
     observations: Float[np.ndarray, "steps_plus_1 nodes d"]
     inputs: Float[Tensor, "steps nodes a"]
+    colour: Colour | None = None
 
     @cached_property
     def evidence(self) -> Evidence:
-        return Evidence(self.halves[0] + self.halves[1], self.starts)
+        return Evidence(self.halves[0] + self.halves[1], self.starts, self.colour)
 
 
 def total(seen: Sequence[Seen]) -> Evidence:
     return reduce(add, (s.evidence for s in seen))
 
 
-def see(model: Model, episodes: Sequence[Episode], graph: Graph) -> list[Seen]:
-    """What each episode tells; noise is taken out first where that is possible."""
+def see(model: Model, episodes: Sequence[Episode], graph: Graph, colour: Colour | None = None) -> list[Seen]:
+    """What each episode tells; noise is taken out first where that is possible, and made white where it has colour."""
     topology, c = Topology.of(graph, model.device), model.config
     found = []
     check_one_system(c, episodes, graph)
@@ -121,21 +133,40 @@ def see(model: Model, episodes: Sequence[Episode], graph: Graph) -> list[Seen]:
         clean = smooth(raw, c.kinematics, model.ratios, c.rest_start) if c.kinematics else raw
         noise = noise_variance(raw, c.kinematics, model.ratios)
         with torch.no_grad():
-            observations = model.merge(torch.as_tensor(clean, dtype=model.dtype, device=model.device), topology)
             inputs = model_inputs(model, episode.actions, episode.exogenous, graph)
-            x = model.states(observations, inputs[..., : c.num_actions])
-            psi = model.features(x, topology)
-            fresh = opening_mask(model, episode.length, 1)
-            X = model.regressors(psi[:-1], inputs, topology, fresh)
-            Y = model.targets(x[:-1], x[1:], psi[1:])
+            x, X, Y = _rows(model, clean, inputs, topology)
+            if colour is not None:
+                X, Y, x = colour.whitened(X), colour.whitened(Y), x[1:]
             half = (len(X) + 1) // 2
             (early,), (late,) = (
                 model.sums(X[rows], Y[rows], topology, model.channels(x[:-1][rows], topology))
                 for rows in (slice(half), slice(half, None))
             )
         starts = Starts(1, raw[0], np.square(raw[0]), clean[0], noise)
-        found.append(Seen((early, late), starts, raw[0], clean, inputs))
+        found.append(Seen((early, late), starts, raw[0], clean, inputs, colour))
     return found
+
+
+def colour_of(model: Model, seen: Sequence[Seen], operator: Operator, graph: Graph) -> Colour:
+    """The colour of what an operator leaves unexplained of the free coordinates in episodes."""
+    topology, free, found = Topology.of(graph, model.device), len(model.free), []
+    own: Tensor | float = 0.0 if operator.constants is None else operator.constants[:, :free]
+    for s in seen:
+        with torch.no_grad():
+            _, X, Y = _rows(model, s.observations, s.inputs, topology)
+            found.append(Y[..., :free].double() - X.double() @ operator.coefficients[:, :free].double() - own)
+    return Colour.of(found)
+
+
+def _rows(
+    model: Model, observations: Float[np.ndarray, "steps_plus_1 nodes d"], inputs: Tensor, topology: Topology
+) -> tuple[Tensor, Tensor, Tensor]:
+    """(states, regressors, targets) along an episode."""
+    clean = torch.as_tensor(observations, dtype=model.dtype, device=model.device)
+    x = model.states(model.merge(clean, topology), inputs[..., : model.config.num_actions])
+    psi = model.features(x, topology)
+    X = model.regressors(psi[:-1], inputs, topology, opening_mask(model, len(inputs), 1))
+    return x, X, model.targets(x[:-1], x[1:], psi[1:])
 
 
 def units(model: Model) -> tuple[Float[np.ndarray, " d"], Float[np.ndarray, " d"]]:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 import gce
 from gce.adaptation import Evidence, Starts
+from gce.colour import Colour
 from gce.config import ModelConfig
 from gce.errors import InputError
 from gce.graph import Graph
@@ -87,6 +88,9 @@ def save_system(system: System, folder: Path | str, about: dict[str, Any] | None
         tensors |= {f"fields_{name}": value for name, value in vars(sums.fields).items()}
     if sums.nodes is not None:
         tensors |= {f"nodes_{name}": value for name, value in vars(sums.nodes).items()}
+    colour = system.evidence.colour
+    if colour is not None:
+        tensors["noise_size"] = colour.size
     for name in GRAPH:
         value = getattr(system.graph, name)
         if value is not None:
@@ -98,6 +102,7 @@ def save_system(system: System, folder: Path | str, about: dict[str, Any] | None
         "rows": sums.moments.rows,
         "episodes": starts.count,
         "noise": starts.noise,
+        "noise_correlation": None if colour is None else colour.correlation,
         "ridge": system.ridge,
         "about": about or {},
     }
@@ -123,7 +128,11 @@ def load_system(folder: Path | str) -> System:
         total, squares, smoothed = (tensors[f"starts_{name}"].numpy() for name in ("total", "squares", "smoothed"))
         starts = Starts(int(text["episodes"]), total, squares, smoothed, float(text["noise"]))
         spread = Spread(tensors["spread_squares"].numpy(), tensors["spread_counts"].numpy())
-        return fitted(model, Graph(**arrays), Evidence(Sums(moments, fields, nodes), starts), spread, text["ridge"])
+        colour = None
+        if "noise_size" in tensors:
+            colour = Colour(float(text["noise_correlation"]), tensors["noise_size"])
+        evidence = Evidence(Sums(moments, fields, nodes), starts, colour)
+        return fitted(model, Graph(**arrays), evidence, spread, text["ridge"])
     except (KeyError, IndexError, TypeError, ValueError, RuntimeError) as error:
         raise InputError(f"{folder}/system.safetensors does not hold a system: {error}; adapt again") from None
 

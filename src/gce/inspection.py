@@ -92,7 +92,7 @@ def fit_by_episodes(
 
     The episodes are taken in their order; their sums add up, so that each is looked at once.
     """
-    seen = see(system.model, episodes, system.graph)
+    seen = see(system.model, episodes, system.graph, system.evidence.colour)
     counts = [k for k in range(1, len(seen) + 1) if k <= 8 or k == len(seen) or k & (k - 1) == 0]
     errors = []
     for k in counts:

@@ -15,7 +15,7 @@ R's rows add up to one: it is a mean over the whole network, heavier nearby. the
 and attribute a_k (and a constant): what a node holds against its lines.
 
 Features of a node are products of two of [1, attributes, x_i, flows sum_j b_ij (x_j - x_i)]; none is learned.
-Attributes far out of what was trained on count as at a bound, so that no node outweighs all others.
+Attributes absurdly far out of what was trained on count as at a bound, so that numbers stay finite.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from gce.inputs import InputLayer
 from gce.topology import Topology
 
-BOUND = 10.0
+BOUND = 1e3
 """Of an attribute, in its units."""
 TIMES = 3
 """How often a signal stands among the regressors: as it is, spread once, spread twice."""

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from gce.adaptation import (
     Evidence,
+    colour_of,
     model_inputs,
     normalised,
     opening_mask,
@@ -31,6 +32,10 @@ from gce.rollout import path_of
 from gce.topology import Topology
 from gce.trajectory import Episode
 from gce.uncertainty import Spread, errors, jacobian, left_out, propagate, target_errors
+
+TURNS, SETTLED = 5, 0.02
+"""How often the noise of a network is measured and its operator fitted again at most, and the change of the noise's
+correlation that is small enough to stop."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -175,7 +180,7 @@ class System:
         The spread gains the errors of predicting the episode before it was known. They come from fewer episodes than
         `adapt` would have left, so the spread depends on the order of updates and is a little wider.
         """
-        (seen,) = see(self.model, [episode], self.graph)
+        (seen,) = see(self.model, [episode], self.graph, self.evidence.colour)
         spread = self.spread + errors(self.model, self.graph, [seen], [self.evidence], self.ridge)
         return fitted(self.model, self.graph, self.evidence + seen.evidence, spread, self.ridge)
 
@@ -263,7 +268,17 @@ def adapt(model: Model, episodes: Sequence[Episode], ridge: float | None = None,
         raise InputError("there is no episode to adapt to; give at least one")
     graph = episodes[0].graph
     seen = see(model, episodes, graph)
-    system = fitted(model, graph, total(seen), Spread.nothing(model.config.num_observations), ridge)
+    nothing = Spread.nothing(model.config.num_observations)
+    system = fitted(model, graph, total(seen), nothing, ridge)
+    if model.config.network and all(episode.length > 1 for episode in episodes):
+        known = 0.0
+        for _ in range(TURNS):
+            colour = colour_of(model, seen, system.operator, graph)
+            seen = see(model, episodes, graph, colour)
+            system = fitted(model, graph, total(seen), nothing, ridge)
+            if abs(colour.correlation - known) < SETTLED:
+                break
+            known = colour.correlation
     return replace(system, spread=left_out(model, graph, seen, ridge)) if measure else system
 
 
@@ -271,8 +286,7 @@ def fitted(model: Model, graph: Graph, evidence: Evidence, spread: Spread, ridge
     moments = evidence.sums.moments
     if not bool(torch.isfinite(moments.gram).all() and torch.isfinite(moments.cross).all()):
         raise InputError("the episodes lead to numbers that are not finite; look for values far out of the usual range")
-    with torch.no_grad():
-        operator = model.fit(evidence.sums, Topology.of(graph, model.device), ridge)
+    operator = evidence.operator(model, Topology.of(graph, model.device), ridge)
     rows, regressors = moments.rows, moments.gram.shape[-1]
     if rows < regressors:
         warnings.warn(

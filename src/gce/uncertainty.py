@@ -83,8 +83,7 @@ def left_out(model: Model, graph: Graph, seen: Sequence[Seen], ridge: float | No
 def errors(model: Model, graph: Graph, seen: Sequence[Seen], known: Sequence[Evidence], ridge: float | None) -> Spread:
     """The errors of predicting each episode by what is known when it begins, all at once."""
     topology = Topology.of(graph, model.device)
-    with torch.no_grad():
-        operators = [model.fit(evidence.sums, topology, ridge) for evidence in known]
+    operators = [evidence.operator(model, topology, ridge) for evidence in known]
     openings = [opening_state(model, s.first, e.starts) for s, e in zip(seen, known, strict=True)]
     paths = opening_paths(model, [graph] * len(seen), operators, openings, [s.inputs for s in seen])
     spread = Spread.nothing(model.config.num_observations)
@@ -97,7 +96,7 @@ def errors(model: Model, graph: Graph, seen: Sequence[Seen], known: Sequence[Evi
 
 def _alone(model: Model, graph: Graph, seen: Seen, ridge: float | None) -> Spread:
     """The mean errors of predicting an episode by each of its halves; one of a single step has only itself."""
-    halves = [Evidence(sums, seen.starts) for sums in seen.halves if sums.moments.rows > 0]
+    halves = [Evidence(sums, seen.starts, seen.colour) for sums in seen.halves if sums.moments.rows > 0]
     off = errors(model, graph, [seen] * len(halves), halves, ridge)
     return Spread(off.squares / len(halves), off.counts / len(halves))
 
