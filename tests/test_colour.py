@@ -84,8 +84,15 @@ def test_an_operator_comes_back_in_plain_units():
     torch.testing.assert_close(lasting_noise.residual, one.residual / 0.64)
 
 
-def test_a_network_is_adapted_to_its_noise_and_stays_so_on_disk(tmp_path):
+def test_noise_is_uneven_where_one_node_has_it():
+    assert Colour(0.5, torch.ones(20, dtype=torch.float64)).uneven == pytest.approx(1)
+    assert Colour(0.5, torch.eye(20, dtype=torch.float64)[0]).uneven == pytest.approx(20)
+
+
+def test_a_network_is_adapted_to_uneven_noise_and_stays_so_on_disk(tmp_path, monkeypatch):
     model, episodes = untrained("grid", network=True, features=0, linear_features=0), system_episodes("grid")
+    assert adapt(model, episodes, measure=False).evidence.colour is None  # of nodes that are alike
+    monkeypatch.setattr("gce.system.UNEVEN", 0.0)
     system = adapt(model, episodes, measure=False)
     assert system.evidence.colour is not None
     save_system(system, tmp_path / "system")

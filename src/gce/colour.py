@@ -10,7 +10,8 @@ noisiest nodes outweigh all others. Rows are whitened (Cochrane and Orcutt 1949;
 
     (y_t - r y_{t-1}) / s_i = C' (x_t - r x_{t-1}) / s_i + (1 - r) b_i / s_i + n_t
 
-r and s follow from the residuals of a fit, and the fit from them, in turns.
+r and s follow from the residuals of a fit, and the fit from them, in turns. White rows vary less from step to step than
+plain ones and tell less, so this is for systems where few nodes have most of the noise (`uneven`).
 """
 
 from __future__ import annotations
@@ -47,6 +48,11 @@ class Colour:
         one = torch.stack([e[:-1].square().sum((0, 2)) @ weight for e in scaled]).sum()
         r = float((both / one).clamp(0, LONGEST)) if float(one) > 0 else 0.0
         return Colour(r, _size(scaled, r))
+
+    @property
+    def uneven(self) -> float:
+        """mean s^4 / (mean s^2)^2: 1 where all nodes are alike, up to their number where one has all the noise."""
+        return float(self.size.pow(4).mean() / self.size.square().mean().square())
 
     def whitened(self, rows: Float[Tensor, "steps nodes d"]) -> Float[Tensor, "steps_less nodes d"]:
         """Rows of an episode, one after another; the first has none before it and goes."""

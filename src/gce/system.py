@@ -34,6 +34,8 @@ from gce.trajectory import Episode
 from gce.uncertainty import Spread, errors, jacobian, left_out, propagate, target_errors
 
 TURNS, SETTLED = 5, 0.02
+UNEVEN = 12.0
+"""How much so the noise of a network has to be for rows to be made white."""
 """How often the noise of a network is measured and its operator fitted again at most, and the change of the noise's
 correlation that is small enough to stop."""
 
@@ -271,14 +273,13 @@ def adapt(model: Model, episodes: Sequence[Episode], ridge: float | None = None,
     nothing = Spread.nothing(model.config.num_observations)
     system = fitted(model, graph, total(seen), nothing, ridge)
     if model.config.network and all(episode.length > 1 for episode in episodes):
-        known = 0.0
-        for _ in range(TURNS):
-            colour = colour_of(model, seen, system.operator, graph)
+        known, colour = 0.0, colour_of(model, seen, system.operator, graph)
+        for _ in range(TURNS if colour.uneven > UNEVEN else 0):
             seen = see(model, episodes, graph, colour)
             system = fitted(model, graph, total(seen), nothing, ridge)
             if abs(colour.correlation - known) < SETTLED:
                 break
-            known = colour.correlation
+            known, colour = colour.correlation, colour_of(model, seen, system.operator, graph)
     return replace(system, spread=left_out(model, graph, seen, ridge)) if measure else system
 
 
