@@ -206,7 +206,8 @@ class Graph:
         """From a square matrix, dense or sparse: entry (i, j) not zero is an edge from sender j to receiver i."""
         matrix = sparse.coo_array(adjacency)
         if matrix.shape[0] != matrix.shape[1]:
-            raise InputError(f"an adjacency matrix is square, got {matrix.shape[0]} x {matrix.shape[1]}")
+            rows, columns = matrix.shape
+            raise InputError(f"an adjacency matrix is square, got {rows} x {columns}; give a row and a column a node")
         there = matrix.data != 0
         return cls.from_edges(matrix.shape[0], np.stack([matrix.col[there], matrix.row[there]], axis=1), **options)
 

@@ -101,10 +101,14 @@ def check_problem(problem: Problem, nodes: int, sizes: Sizes) -> None:
     p = problem
     if p.goal.shape[-2:] != (nodes, sizes.num_observations):
         raise InputError(
-            f"the goal has shape {p.goal.shape}, this system's observations {(nodes, sizes.num_observations)}"
+            f"the goal has shape {p.goal.shape}, this system's observations {(nodes, sizes.num_observations)}; give "
+            "a row a node and a column a coordinate"
         )
     if p.low.shape != (nodes, sizes.num_actions):
-        raise InputError(f"the bounds have shape {p.low.shape}, this system's actions {(nodes, sizes.num_actions)}")
+        raise InputError(
+            f"the bounds have shape {p.low.shape}, this system's actions {(nodes, sizes.num_actions)}; give a row "
+            "a node and a column an action"
+        )
     exogenous = (p.horizon, nodes, sizes.num_exogenous)
     if sizes.num_exogenous and (p.exogenous is None or p.exogenous.shape != exogenous):
         raise InputError(f"the model needs {sizes.num_exogenous} exogenous inputs a node at each step; give them")
@@ -113,7 +117,7 @@ def check_problem(problem: Problem, nodes: int, sizes: Sizes) -> None:
 def exogenous_after(problem: Problem, step: int, unit: Tensor) -> Float[Tensor, "M nodes e"] | None:
     """The exogenous inputs of the steps that remain, in their unit; None where the model has none."""
     if not 0 <= step < problem.horizon:
-        raise InputError(f"step {step} is not within the horizon of {problem.horizon} steps")
+        raise InputError(f"step {step} is not within the horizon of {problem.horizon} steps; plan before it ends")
     if problem.exogenous is None or not len(unit):
         return None
     return torch.as_tensor(problem.exogenous[step:], dtype=unit.dtype) / unit

@@ -169,7 +169,10 @@ def merge(files: Sequence[Path | str], out: Path | str, progress: Progress = lam
         for path, other in zip(paths, metadata, strict=True):
             for key in ("world", "dt"):
                 if other.get(key) != merged.get(key):
-                    raise InputError(f"{path} has {key} {other.get(key)!r}, {paths[0]} has {merged.get(key)!r}")
+                    raise InputError(
+                        f"{path} has {key} {other.get(key)!r}, {paths[0]} has {merged.get(key)!r}; merge "
+                        "files of one world"
+                    )
         merged = {k: v for k, v in merged.items() if all(m.get(k) == v for m in metadata)}
         merged["merged"] = [path.name for path in paths]
     concatenate(paths, out, merged, progress)

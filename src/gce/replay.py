@@ -29,7 +29,10 @@ def position_errors(
 ) -> dict[int, float]:
     """The largest position error over all episodes of a data set, up to each of some steps."""
     if data.world is None:
-        raise InputError("the file does not say which world it was recorded in, so it cannot be replayed")
+        raise InputError(
+            "the file does not say which world it was recorded in, so it cannot be replayed; give one that "
+            "`gce data` recorded"
+        )
     env = world_named(data.world)()
     recording = data.metadata.get("recording", {})
     noise = {name: recording.get(name, 0.0) for name in ("observation_noise", "process_noise")}
@@ -68,7 +71,9 @@ def import_recordings(
                 raise InputError(f"{file}: {error}") from None
             relations = arrays.get("relation_type")
             if relations is not None and not np.array_equal(relations, env.graph.relations()):
-                raise InputError(f"{file}: relation_type is not that of a {world} with these parameters")
+                raise InputError(
+                    f"{file}: relation_type is not that of a {world} with these parameters; correct one of the two"
+                )
             observations, actions = arrays["observations"].astype(float), arrays["actions"].astype(float)
             if observations.ndim != 4 or actions.ndim != 4 or len(observations) != len(actions):
                 raise InputError(
@@ -95,4 +100,5 @@ def _load(path: Path) -> dict[str, np.ndarray]:
         with np.load(path, allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files}
     except (ValueError, OSError, EOFError, AttributeError) as error:
-        raise InputError(f"{path} is not an npz file of plain arrays: {str(error).splitlines()[0]}") from None
+        cause = str(error).splitlines()[0]
+        raise InputError(f"{path} is not an npz file of plain arrays: {cause}; write it with numpy.savez") from None

@@ -106,7 +106,7 @@ class Control:
         else:
             raise InputError(
                 f"{self.what!r} is neither a world ({', '.join(WORLDS)}), nor a data set file (.h5), nor a folder that "
-                "`gce adapt` wrote"
+                "`gce adapt` wrote; name one of these"
             )
         _advise(answer)
         if self.json:

@@ -145,7 +145,7 @@ def _read_values(path: Path, nodes: Sequence[str], columns: Sequence[str], what:
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror or error}; name a file with one row a node") from None
     except (ValueError, TypeError) as error:
-        raise InputError(f"{path} is not a table of numbers with one row a node: {error}") from None
+        raise InputError(f"{path} is not a table of numbers: {error}; write one row a node") from None
     shape = (len(nodes), len(columns))
     if values.ndim not in (2, 3) or values.shape[-2:] != shape:
         raise InputError(

@@ -233,7 +233,8 @@ class GraphEnv(gym.Env[GraphInstance, np.ndarray]):
         if action.shape != self.action_space.shape:
             raise InputError(f"the action has shape {action.shape}, expected {self.action_space.shape}: a row a node")
         if not np.isfinite(action).all():
-            raise InputError(f"the action of node {np.argwhere(~np.isfinite(action))[0][0]} is not a finite number")
+            node = np.argwhere(~np.isfinite(action))[0][0]
+            raise InputError(f"the action of node {node} is not a finite number; give one within the bounds")
         return action
 
     def _check_goal(self, goal: np.ndarray) -> np.ndarray:

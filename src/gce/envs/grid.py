@@ -105,7 +105,10 @@ class PowerGrid(GraphEnv):
     def draw_parameters(self, rng: np.random.Generator, num_objects: int) -> GridParameters:
         if self._case is not None:
             if num_objects != self._case.num_nodes:
-                raise InputError(f"grid: {self.topology} has {self._case.num_nodes} nodes, asked for {num_objects}")
+                raise InputError(
+                    f"grid: {self.topology} has {self._case.num_nodes} nodes, asked for {num_objects}; "
+                    "leave the number out"
+                )
             return stressed(self._case, rng)
         if self.topology == MESHED:
             return draw_stressed(num_objects, rng)

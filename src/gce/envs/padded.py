@@ -24,9 +24,11 @@ class PaddedEnv(gym.Wrapper[Any, np.ndarray, Any, np.ndarray]):
         super().__init__(env)
         inner = env.unwrapped
         if not isinstance(inner, GraphEnv):
-            raise InputError(f"PaddedEnv wraps the worlds of gce, got {type(inner).__name__}")
+            raise InputError(f"PaddedEnv wraps the worlds of gce, got {type(inner).__name__}; make one of these first")
         if inner.objects[1] > max_objects:
-            raise InputError(f"the world has up to {inner.objects[1]} objects, more than max_objects = {max_objects}")
+            raise InputError(
+                f"the world has up to {inner.objects[1]} objects, more than max_objects = {max_objects}; give more room"
+            )
         self.inner, self.max_objects = inner, max_objects
         coordinates, actions = len(inner.observation_names), len(inner.action_names)
         self.observation_space = Dict(
@@ -42,7 +44,8 @@ class PaddedEnv(gym.Wrapper[Any, np.ndarray, Any, np.ndarray]):
         observation, info = self.env.reset(seed=seed, options=options)
         if self.inner.graph.num_nodes > self.max_objects:
             raise InputError(
-                f"the system has {self.inner.graph.num_nodes} objects, more than max_objects = {self.max_objects}"
+                f"the system has {self.inner.graph.num_nodes} objects, more than max_objects = {self.max_objects}; "
+                "give more room, or parameters of a smaller system"
             )
         return self._padded(observation.nodes), info
 

@@ -116,7 +116,10 @@ def reduced(flow: PowerFlow) -> PowerFlow:
     injected = np.abs(flow.voltage * np.conj(flow.admittance @ flow.voltage))
     for node in np.flatnonzero(np.diag(flow.network()) <= 0)[::-1]:
         if flow.is_generator[node] or injected[node] > 1e-6:
-            raise InputError(f"node {node} of the grid has a negative self-susceptance and injects power")
+            raise InputError(
+                f"node {node} of the grid has a negative self-susceptance and injects power, which this world has no "
+                "model of; choose another case"
+            )
         flow = flow.without(int(node))
     return flow
 

@@ -178,7 +178,10 @@ class Regressor:
         """Of one object: with an axis for it before the last one."""
         array = np.asarray(values, dtype=np.float64)
         if array.ndim not in (observation, observation + 1):
-            raise InputError(f"an array has shape {array.shape}, which has neither {observation} nor one more axis")
+            raise InputError(
+                f"an array has shape {array.shape}; give {observation} axes, or one more, for the "
+                "objects, before the last"
+            )
         return np.expand_dims(array, -2) if self._alone else array
 
     def _system(self, group: Hashable | None) -> Any:

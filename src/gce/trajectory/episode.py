@@ -51,7 +51,9 @@ class Episode:
     def window(self, start: int, length: int) -> Episode:
         """Steps start to start+length as an episode of its own."""
         if not 0 <= start <= start + length <= self.length:
-            raise InputError(f"the window {start} to {start + length} leaves the episode's steps 0 to {self.length}")
+            raise InputError(
+                f"the window {start} to {start + length} leaves the episode's steps 0 to {self.length}; ask for less"
+            )
         steps = slice(start, start + length)
         return Episode(
             graph=self.graph,
@@ -95,5 +97,6 @@ def check_arrays(
         )
     if graph.tied is not None and graph.tied.shape[1] != observations.shape[2]:
         raise InputError(
-            f"{where}the graph ties {graph.tied.shape[1]} coordinates a node, observations have {observations.shape[2]}"
+            f"{where}the graph ties {graph.tied.shape[1]} coordinates a node, observations have "
+            f"{observations.shape[2]}; give an id for each"
         )
