@@ -49,7 +49,9 @@ class FeatureDynamics:
     def __post_init__(self) -> None:
         form, model = self.system.operator.form, self.system.model
         if not isinstance(form, HomForm | HomMeanForm):
-            raise InputError(f"plans in feature space need shared blocks (hom_mean or hom), this is {form.name!r}")
+            raise InputError(
+                f"plans in feature space need shared blocks, this is {form.name!r}; adapt with hom_mean or hom"
+            )
         if model.implicit is not None or self.system.graph.tied is not None:
             raise InputError("plans in feature space are for nodes without ties and features without channels")
 

@@ -48,7 +48,9 @@ def blocks(model: Model, operator: Operator) -> tuple[Float[Tensor, "f f"], Floa
     """(S, M) of psi_i' = S psi_i + M sum_j alpha_ij psi_j + ..., known coordinates included, ties left out."""
     form, c = operator.form, model.config
     if not isinstance(form, HomMeanForm):
-        raise InputError(f"a certificate needs shared blocks (hom_mean), the operator is {form.name!r}")
+        raise InputError(
+            f"a certificate needs shared blocks (hom_mean), the operator is {form.name!r}; adapt with hom_mean"
+        )
     if not c.selects:
         raise InputError("a certificate needs a model whose features hold the observation, this one decodes it")
     if c.implicit:

@@ -183,7 +183,7 @@ class Adapted(ABC):
         if observation.shape != expected:
             raise InputError(f"the observation has shape {observation.shape}, this system's have {expected}")
         if not np.isfinite(observation).all():
-            raise InputError("the observation holds numbers that are not finite")
+            raise InputError("the observation holds numbers that are not finite; give one without gaps")
         state = self.model.normalise(torch.as_tensor(observation, dtype=torch.float64))
         if c.previous_action:
             action = np.zeros((len(state), c.num_actions)) if before is None else before[1]

@@ -76,7 +76,9 @@ def check_arrays(
         if values.ndim != 3:
             raise InputError(f"{where}{name} have shape {values.shape}, expected (steps, nodes, coordinates)")
         if values.shape[1] != graph.num_nodes:
-            raise InputError(f"{where}{name} are of {values.shape[1]} nodes, but the graph has {graph.num_nodes}")
+            raise InputError(
+                f"{where}{name} are of {values.shape[1]} nodes, but the graph has {graph.num_nodes}; give all"
+            )
         if not np.issubdtype(values.dtype, np.floating):
             raise InputError(f"{where}{name} hold {values.dtype} values, expected floating-point numbers")
         if not np.isfinite(values).all():
