@@ -34,10 +34,10 @@ from gce.trajectory import Episode
 from gce.uncertainty import Spread, errors, jacobian, left_out, propagate, target_errors
 
 TURNS, SETTLED = 5, 0.02
-UNEVEN = 12.0
-"""How much so the noise of a network has to be for rows to be made white."""
 """How often the noise of a network is measured and its operator fitted again at most, and the change of the noise's
 correlation that is small enough to stop."""
+UNEVEN = 12.0
+"""How much so the noise of a network has to be for rows to be made white."""
 
 
 @dataclass(frozen=True, eq=False)
