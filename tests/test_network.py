@@ -26,7 +26,7 @@ def test_a_spread_signal_is_what_an_implicit_step_makes_of_it():
     model, (first, *_) = network(), system_episodes("grid")
     torch.nn.init.normal_(model.reach.theta, generator=torch.Generator().manual_seed(0))
     topology = Topology.of(first.graph)
-    R = model.reach.weights(topology, model.encoder.inputs)[0].detach()
+    spread, R = (found.detach() for found in model.reach.weights(topology, model.encoder.inputs)[0])
     assert torch.allclose(R.sum(1), torch.ones(len(R)), atol=1e-5)  # a mean over the network
     assert bool((R > 0).all())
     # (diag(s) + L) R = diag(s), with L from the lines of the graph
@@ -39,7 +39,9 @@ def test_a_spread_signal_is_what_an_implicit_step_makes_of_it():
     s = flowing.diagonal() / left.diagonal()
     assert bool((s > 0).all()) and torch.allclose(flowing, s[:, None] * left, atol=1e-4 * float(s.max()))
     x = torch.randn(n, 2, 3, generator=torch.Generator().manual_seed(1))
-    once = torch.einsum("ij,jbd->ibd", R, x)
+    unit = line_unit(model.encoder.inputs) * model.reach.theta.exp().sum(1).mean().detach()
+    assert torch.allclose(spread * s, unit * R, atol=1e-4 * float(unit))
+    once = torch.einsum("ij,jbd->ibd", spread, x)
     expected = torch.cat([x, once, torch.einsum("ij,jbd->ibd", R, once)], dim=-1)
     assert torch.allclose(model.reach.on(topology, model.encoder.inputs)(x).detach(), expected, atol=1e-5)
 
@@ -49,14 +51,15 @@ def test_graphs_of_a_union_do_not_hear_of_each_other():
     inputs = model.encoder.inputs
     alone = [model.reach.weights(Topology.of(graph), inputs)[0] for graph in graphs]
     together = model.reach.weights(Topology.of(graphs), inputs)
-    assert all(torch.allclose(one, other, atol=1e-6) for one, other in zip(alone, together, strict=True))
+    for mine, of_union in zip(alone, together, strict=True):
+        assert all(torch.allclose(one, other, atol=1e-6) for one, other in zip(mine, of_union, strict=True))
 
 
 def test_lines_of_negative_conductance_leave_it_invertible():
     model, (first, *_) = network(), system_episodes("grid")
     topology = Topology.of(first.graph)
     topology.edge_attributes[0] *= -1
-    (R,) = model.reach.weights(topology, model.encoder.inputs)
+    ((_, R),) = model.reach.weights(topology, model.encoder.inputs)
     assert bool(torch.isfinite(R).all()) and float(R.abs().sum(1).max()) <= 1 + 1e-5
 
 

@@ -39,6 +39,11 @@ class Colour:
     size: Float[Tensor, " nodes"]
 
     @staticmethod
+    def even(correlation: float, num_nodes: int) -> Colour:
+        """The same at all nodes."""
+        return Colour(correlation, torch.ones(num_nodes, dtype=torch.float64))
+
+    @staticmethod
     def of(residuals: Sequence[Float[Tensor, "_ nodes m"]]) -> Colour:
         """That of the residuals of some episodes, step by step; targets count alike, nodes by what is new of them."""
         unit = torch.cat(list(residuals)).square().mean((0, 1)).sqrt().clamp_min(1e-300)

@@ -31,6 +31,7 @@ class ModelConfig:
         and what acts on a node spreads over the network (`network`); the form is "local".
     node_constants: whether each node has a constant of its own beside what all share, and how strongly it is drawn to
         zero, as a number of rows; 0 for none.
+    memory: how many rows the systems trained on count for in the regression of a new one (`memory`); 0 for none.
     """
 
     num_observations: int
@@ -68,12 +69,18 @@ class ModelConfig:
     reproject: bool = True
     node_constants: float = 0.0
     network: bool = False
+    memory: float = 0.0
 
     def __post_init__(self) -> None:
         if self.network and (self.num_edge_attributes == 0 or self.points):
             raise InputError("a network's lines need a first attribute, how well they conduct, and nodes no place")
         if self.network != (self.form == "local"):
             raise InputError("the form 'local' is for network features, and these need it; choose both or neither")
+        if self.memory and (not self.network or self.node_constants):
+            raise InputError(
+                f"a memory (here {self.memory:g}) is for network features without constants of single nodes; choose "
+                "network=True and node_constants=0, or memory=0"
+            )
         if self.decoder not in DECODERS:
             raise InputError(f"there is no decoder {self.decoder!r}; the decoders are {', '.join(DECODERS)}")
         if not self.selects and (self.conservative or self.implicit):

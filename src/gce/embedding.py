@@ -24,6 +24,7 @@ from gce.decoder import Decoder
 from gce.encoder import Encoder, EncoderShape
 from gce.implicit import ImplicitLayer
 from gce.inputs import InputLayer
+from gce.memory import Memory
 from gce.network import TIMES, NetworkEncoder, Reach
 from gce.operators import Form, Operator, Shape, make_form
 from gce.potentials import make_potential
@@ -75,6 +76,8 @@ class Embedding(Units):
         self.num_targets = self.num_effects + c.num_phi
         sizes = (c.num_phi, c.num_observations, c.num_relations, c.num_node_types, c.node_width, c.edge_width)
         self.decoder = None if c.selects else Decoder(*sizes)
+        regressors = width + acting + c.num_node_types  # of the form that networks have
+        self.memory = Memory(regressors, self.num_targets, c.memory) if c.memory else None
         self.register_buffer("held", torch.zeros(c.num_node_types, len(self.free) + c.num_phi, dtype=torch.bool))
 
     @property

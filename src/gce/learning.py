@@ -18,7 +18,8 @@ from gce.model import Model
 from gce.preparation import prepare
 from gce.presets import config_for, training_for
 from gce.progress import progress
-from gce.training import Progress, Training
+from gce.remembering import remember
+from gce.training import Progress, Training, validation_error
 from gce.trajectory import Dataset, Episode
 
 GROWTH = (4, 16, 16, 16, 32, 32, 32)
@@ -98,6 +99,9 @@ def train(
         with progress("training", iterations, "iterations") if tell is None else nullcontext(start) as done:
             done(run.iteration)
             best = run.run(tell or (lambda now: done(1)))
+    if prepared.memory is not None:
+        remember(prepared, prepared.memory, _by_system(rest))
+        best = validation_error(prepared, kept)
     return Trained(prepared.eval(), best, run.seconds)
 
 

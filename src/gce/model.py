@@ -60,7 +60,11 @@ class Model(Embedding):
     def fit(self, sums: Sums, topology: Topology, ridge: float | None = None, joint: bool = True) -> Operator:
         """The operator of one system, in closed form."""
         regression = self.regression(sums.moments.cross.shape[-1])
-        return regression.fit(sums, topology, self.config.ridge if ridge is None else ridge, joint)
+        ridge = self.config.ridge if ridge is None else ridge
+        if self.memory is not None and not self.memory.empty:
+            remembered = regression.fit(Sums(self.memory.moments), topology, ridge, joint)
+            sums = Sums(self.memory.beside(sums.moments, remembered.coefficients[:, : len(self.free)]))
+        return regression.fit(sums, topology, ridge, joint)
 
     def fit_all(
         self,

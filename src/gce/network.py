@@ -7,12 +7,12 @@ Wanner 1996, on stiff systems):
 
     (diag(s) + L) (next - now) = what pushes each node on its own
 
-so the operator acts on each node alone, and all it acts on stands three times, as it is and once and twice spread by
+so the operator acts on each node alone, and all it acts on stands three times: as it is, spread by G, as within one
+substep, and by G diag(s) G, as within two,
 
-    R = (diag(s) + L)^-1 diag(s),      s_i = sum over k of exp(theta_k) |a_ik|
+    G = (diag(s) + L)^-1,      s_i = sum over k of exp(theta_k) |a_ik|
 
-R's rows add up to one: it is a mean over the whole network, heavier nearby. theta is learned, one for each node type
-and attribute a_k (and a constant): what a node holds against its lines.
+theta is learned, one for each node type and attribute a_k (and a constant): what a node holds against its lines.
 
 Features of a node are products of two of [1, attributes, x_i, flows sum_j b_ij (x_j - x_i)]; none is learned.
 Attributes absurdly far out of what was trained on count as at a bound, so that numbers stay finite.
@@ -77,7 +77,7 @@ class NetworkEncoder(nn.Module):
 
 
 class Reach(nn.Module):
-    """R of a network, from what its nodes and lines are."""
+    """How a network spreads what acts on its nodes, from what its nodes and lines are."""
 
     def __init__(self, num_node_types: int, num_attributes: int) -> None:
         super().__init__()
@@ -86,13 +86,19 @@ class Reach(nn.Module):
         with torch.no_grad():
             self.theta[:, 0] = 0
 
-    def weights(self, topology: Topology, inputs: InputLayer) -> list[Float[Tensor, "_ _"]]:
-        """R of each graph. Sums of |b| stand on the diagonal, so that lines of negative b leave it invertible."""
+    def weights(
+        self, topology: Topology, inputs: InputLayer
+    ) -> list[tuple[Float[Tensor, "nodes nodes"], Float[Tensor, "nodes nodes"]]]:
+        """(unit G, G diag(s)) of each graph, the unit that of s.
+
+        Sums of |b| stand on the diagonal, so that lines of negative b leave it invertible.
+        """
         n, b = inputs.num_node_attributes, conductance(topology)
         size = (inputs.attribute_mean[:n].square() + inputs.attribute_std[:n].square()).sqrt()
         held = (topology.node_attributes.abs() / size).clamp(max=BOUND)
         known = torch.cat([torch.ones_like(held[:, :1]), held], dim=1)
         s = line_unit(inputs) * (self.theta.exp()[topology.node_type] * known).sum(1)
+        unit = line_unit(inputs) * self.theta.exp().sum(1).mean()  # the same for all graphs, as the operator may be
         diagonal = s + b.new_zeros(topology.num_nodes).index_add(0, topology.receivers, b.abs())
         found, start = [], 0
         for nodes in topology.splits:
@@ -100,8 +106,8 @@ class Reach(nn.Module):
             system = torch.diag(diagonal[start : start + nodes]).double()
             where = topology.receivers[inside] - start, topology.senders[inside] - start
             system = system.index_put(where, -b[inside].double(), accumulate=True)
-            spread = torch.linalg.solve(system, torch.diag(s[start : start + nodes].double()))
-            found.append(spread.to(s.dtype))
+            G = torch.linalg.inv(system)
+            found.append(((unit * G).to(s.dtype), (G * s[start : start + nodes]).to(s.dtype)))
             start += nodes
         return found
 
@@ -112,13 +118,13 @@ class Reach(nn.Module):
         """
         weights = self.weights(topology, inputs)
 
-        def spread(values: Tensor) -> Tensor:
+        def spread(values: Tensor, turn: int) -> Tensor:
             parts = zip(weights, values.flatten(1).split(topology.splits), strict=True)
-            return torch.cat([R.to(part.dtype) @ part for R, part in parts]).reshape(values.shape)
+            return torch.cat([of_graph[turn].to(part.dtype) @ part for of_graph, part in parts]).reshape(values.shape)
 
         def widened(values: Tensor) -> Tensor:
-            once = spread(values)
-            return torch.cat([values, once, spread(once)], dim=-1)
+            once = spread(values, 0)
+            return torch.cat([values, once, spread(once, 1)], dim=-1)
 
         return widened
 

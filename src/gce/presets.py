@@ -92,6 +92,8 @@ def config_for(data: Dataset, **overrides: Any) -> ModelConfig:
         preset = {**preset, **DECODED}
     if overrides.get("network", False):
         preset = {**preset, **NETWORK}
+    if overrides.get("memory", 0):
+        preset = {**preset, "node_constants": 0.0}
     return ModelConfig(**{**found, **preset, **overrides})
 
 

@@ -122,8 +122,7 @@ class Control:
         import numpy as np
 
         from gce.closed_loop import PROTOCOLS
-        from gce.envs import world_named
-        from gce.envs.real_grids import MESHED
+        from gce.envs import PowerGrid, model_of_grid, world_named
         from gce.files import load_model, shipped
         from gce.system import adapt
         from gce.trajectory import Episode
@@ -152,7 +151,8 @@ class Control:
             goal = self._world_goal(env)
         if self.what == "grid" and self.goal is None:
             goal = np.tile([1.0, 0.0], (count, 1))
-        model = load_model(self.model or shipped(self.what if self.case is None else MESHED))
+        name = model_of_grid(env.topology, count) if isinstance(env, PowerGrid) else self.what
+        model = load_model(self.model or shipped(name))
         system, led = adapt(model, recorded[1:]), recorded[0].actions.astype(float)
         return self._act(env, system, parameters, goal, M, self.seed, recorded[1:], led if self.goal is None else None)
 

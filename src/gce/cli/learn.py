@@ -97,7 +97,7 @@ class Predict:
         if self.seeds < 1:
             raise InputError(f"--seeds is {self.seeds}, expected at least 1")
         with Dataset.open(self.file) as data:
-            model = find_model(self.model, data)
+            model = find_model(self.model, data, self.form is not None)
             if self.form is not None:
                 model = model.with_form(self.form)
             if not 0 <= self.episode < len(data):
@@ -161,13 +161,16 @@ def told(answer: dict[str, Any]) -> str:
     return json.dumps(known(answer))
 
 
-def find_model(folder: Path | None, data: Any) -> Any:
-    """The model of a folder, or the one that comes with the package for the data's world."""
+def find_model(folder: Path | None, data: Any, forms: bool = False) -> Any:
+    """The model of a folder, or the one that comes with the package for the data's world.
+
+    forms: one whose form of the operator may be changed.
+    """
     from gce.files import load_model, shipped
 
     if folder is None and data.world is None:
         raise InputError("the file is of no known world; name a model with --model")
-    model = load_model(folder if folder is not None else shipped(_suited(data)))
+    model = load_model(folder if folder is not None else shipped(data.world if forms else _suited(data)))
     if model.config.world != data.world:
         raise InputError(
             f"the model is of the world {model.config.world}, the data of {data.world}; give its own with --model"
@@ -176,11 +179,14 @@ def find_model(folder: Path | None, data: Any) -> Any:
 
 
 def _suited(data: Any) -> str:
-    """The name of the shipped model for data of a world: real grids and what resembles them have one of their own."""
-    from gce.envs.real_grids import CASES, MESHED
+    """The name of the shipped model for data of a world."""
+    from gce.envs import PowerGrid, model_of_grid
 
-    topology = data.metadata.get("recording", {}).get("settings", {}).get("topology")
-    return MESHED if topology in (MESHED, *CASES) else str(data.world)
+    if data.world != PowerGrid.world:
+        return str(data.world)
+    recording = data.metadata.get("recording", {})
+    sizes = (data.group(int(group)).graph.num_nodes for group in set(data.groups.tolist()))
+    return model_of_grid(recording.get("settings", {}).get("topology"), max(sizes))
 
 
 def others_of_group(data: Any, episode: int, count: int) -> list[int]:

@@ -44,6 +44,9 @@ class Train:
     network: bool = False
     """Whether lines conduct, the first edge attribute saying how well: features of a network, whatever form, potential
     and features say."""
+    memory: float = 0.0
+    """How many rows the systems trained on count for in the regression of a new one, such as 1e6; 0 for none. Only with
+    --network, and for systems that differ in nothing but what their attributes say."""
     learning_rate: float | None = None
     """Largest step size, usually 3e-3."""
     schedule: Literal["cosine", "paper"] = "cosine"
@@ -129,7 +132,11 @@ class Train:
                 device=self.device,
                 tell=tell,
                 start=done,
-                model={"decoder": self.decoder, **({"network": True} if self.network else learned)},
+                model={
+                    "decoder": self.decoder,
+                    **({"network": True} if self.network else learned),
+                    "memory": self.memory,
+                },
                 training={
                     "schedule": self.schedule,
                     "patience": self.patience,

@@ -10,12 +10,25 @@ import gymnasium as gym
 from gce.envs.base import GraphEnv, Policy
 from gce.envs.grid import PowerGrid
 from gce.envs.padded import PaddedEnv
+from gce.envs.real_grids import CASES, MESHED
 from gce.envs.rope import Rope
 from gce.envs.soft import Soft
 from gce.envs.swim import Swim
 from gce.errors import InputError
 
-__all__ = ["WORLDS", "GraphEnv", "PaddedEnv", "Policy", "PowerGrid", "Rope", "Soft", "Swim", "world_named"]
+__all__ = [
+    "WORLDS",
+    "GraphEnv",
+    "PaddedEnv",
+    "Policy",
+    "PowerGrid",
+    "Rope",
+    "Soft",
+    "Swim",
+    "model_of_grid",
+    "usual_model",
+    "world_named",
+]
 
 WORLDS: dict[str, type[GraphEnv]] = {world.world: world for world in (Rope, Soft, Swim, PowerGrid)}
 
@@ -24,6 +37,26 @@ def world_named(name: str) -> type[GraphEnv]:
     if name not in WORLDS:
         raise InputError(f"there is no world {name!r}; the worlds are {', '.join(WORLDS)}")
     return WORLDS[name]
+
+
+LARGEST_NETWORK = 1000
+"""Nodes of a grid whose model has network features, which take the square of them."""
+
+
+def model_of_grid(topology: str | None, nodes: int) -> str:
+    """The name of the model that comes with the package for grids of a kind.
+
+    Small ones have models with network features, by topology; rings, lattices and large ones have that of the world,
+    which passes messages and takes memory in proportion to lines.
+    """
+    if nodes > LARGEST_NETWORK or topology not in ("erdos_renyi", MESHED, *CASES):
+        return PowerGrid.world
+    return topology if topology == "erdos_renyi" else MESHED
+
+
+def usual_model(world: str) -> str:
+    """The name of the model that comes with the package for what a world draws unless asked for something else."""
+    return model_of_grid("erdos_renyi", PowerGrid.object_range[1]) if world == PowerGrid.world else world
 
 
 for _world in WORLDS.values():

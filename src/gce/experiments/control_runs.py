@@ -20,7 +20,7 @@ import numpy as np
 from gce.closed_loop import PROTOCOLS, control, figures, problem_for
 from gce.command import run_module
 from gce.controller import Controller
-from gce.envs import GraphEnv, world_named
+from gce.envs import GraphEnv, usual_model, world_named
 from gce.experiments.lines import Lines
 from gce.files import load_model, shipped
 from gce.progress import progress
@@ -64,7 +64,7 @@ class ControlRuns:
 
     def _bank(self, first: int) -> Iterator[tuple[GraphEnv, System]]:
         """Systems drawn at random, each adapted to 8 recorded episodes."""
-        model = load_model(shipped(self.world))
+        model = load_model(shipped(usual_model(self.world)))
         world = world_named(self.world)
         for k in range(first, self.systems):
             env = world(objects=world.object_range)

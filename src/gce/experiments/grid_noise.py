@@ -22,7 +22,7 @@ import numpy as np
 from gce.closed_loop import PROTOCOLS, control, figures, problem_for
 from gce.command import run_module
 from gce.controller import Controller
-from gce.envs.grid import PowerGrid
+from gce.envs import PowerGrid, usual_model
 from gce.experiments.lines import Lines
 from gce.files import load_model, shipped
 from gce.filtering import Filter
@@ -58,7 +58,7 @@ class GridNoise:
         torch.set_num_threads(1)
         lines = Lines(self.out / "noisy_grids.jsonl")
         known = {(line["grid"], line["noise"], line["level"]) for line in lines.records}
-        model = load_model(shipped("grid")).requires_grad_(False)
+        model = load_model(shipped(usual_model("grid"))).requires_grad_(False)
         missing = [(k, *case) for k in range(self.grids) for case in CASES if (k, *case) not in known]
         with progress("controlling grids", self.grids * len(CASES), "runs") as done:
             done(self.grids * len(CASES) - len(missing))

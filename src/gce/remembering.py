@@ -1,0 +1,54 @@
+"""A trained model looks once more at all systems it was trained on, and keeps what they tell together (`memory`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import reduce
+from operator import add
+
+import numpy as np
+
+from gce.adaptation import colour_of, see, total
+from gce.colour import Colour
+from gce.memory import Memory
+from gce.model import Model
+from gce.progress import progress
+from gce.regression import Sums
+from gce.ridge import Moments
+from gce.topology import Topology
+from gce.trajectory import Episode
+
+SOME = 10
+"""Systems that the correlation of the noise is found on, in TURNS turns."""
+TURNS = 4
+
+
+def remember(model: Model, memory: Memory, systems: Sequence[Sequence[Episode]]) -> None:
+    """Fill the memory of a model. A system is the episodes of one graph, each of two steps or more."""
+    correlation, some = 0.0, systems[:SOME]
+    with progress("remembering", TURNS * len(some) + len(systems), "systems") as done:
+        for _ in range(TURNS):
+            memory.keep(_moments(model, some, correlation, done), correlation)
+            correlation = float(np.mean([_correlation(model, memory, episodes) for episodes in some]))
+        memory.keep(_moments(model, systems, correlation, done), correlation)
+
+
+def _moments(
+    model: Model, systems: Sequence[Sequence[Episode]], correlation: float, done: Callable[[int], None]
+) -> Moments:
+    found = []
+    for episodes in systems:
+        graph = episodes[0].graph
+        seen = see(model, episodes, graph, Colour.even(correlation, graph.num_nodes))
+        found.append(total(seen).sums.moments)
+        done(1)
+    return reduce(add, found)
+
+
+def _correlation(model: Model, memory: Memory, episodes: Sequence[Episode]) -> float:
+    """Of what the operator of all leaves of one system."""
+    graph = episodes[0].graph
+    moments = memory.moments
+    regression = model.regression(moments.cross.shape[-1])
+    operator = regression.fit(Sums(moments), Topology.of(graph, model.device), model.config.ridge)
+    return colour_of(model, see(model, episodes, graph), operator, graph).correlation
