@@ -17,6 +17,7 @@ from gce.baselines import Adapted, BaselineController, load
 from gce.baselines import adapt as adapt_baseline
 from gce.control.problem import Problem
 from gce.controller import Controller
+from gce.envs import usual_model
 from gce.errors import InputError
 from gce.files import load_model, shipped
 from gce.plans import Planner
@@ -141,7 +142,7 @@ class Method:
 
 def method(models: Path, world: str, name: str) -> Method:
     """By name; `ours_shipped` is the model that comes with the package."""
-    return Method(world, name, shipped(world) if name == "ours_shipped" else models / world / name)
+    return Method(world, name, shipped(usual_model(world)) if name == "ours_shipped" else models / world / name)
 
 
 def title(name: str) -> str:
