@@ -147,3 +147,11 @@ def test_a_folder_that_is_not_there_or_cannot_be_written_is_told(system, tmp_pat
 def test_a_world_without_a_model_is_told():
     with pytest.raises(InputError, match="no model of 'sea' comes with the package"):
         shipped("sea")
+
+
+@pytest.mark.parametrize("folder", sorted(shipped("rope").parent.iterdir()), ids=lambda folder: folder.name)
+def test_a_model_of_the_package_is_small_and_says_what_made_it(folder):
+    about = about_model(folder)
+    assert about["command"].startswith("gce train") and {"data", "seed", "seconds"} <= about.keys()
+    assert sum(file.stat().st_size for file in folder.iterdir()) < 2_000_000
+    assert load_model(folder).config.world == about["data"]["world"]
