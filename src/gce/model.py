@@ -61,9 +61,10 @@ class Model(Embedding):
         """The operator of one system, in closed form."""
         regression = self.regression(sums.moments.cross.shape[-1])
         ridge = self.config.ridge if ridge is None else ridge
-        if self.memory is not None and not self.memory.empty:
-            remembered = regression.fit(Sums(self.memory.moments), topology, ridge, joint)
-            sums = Sums(self.memory.beside(sums.moments, remembered.coefficients[:, : len(self.free)]))
+        memory = self.remembered
+        if memory is not None:
+            of_training = regression.fit(Sums(memory.moments), topology, ridge, joint)
+            sums = Sums(memory.beside(sums.moments, of_training.coefficients[:, : len(self.free)]))
         return regression.fit(sums, topology, ridge, joint)
 
     def fit_all(

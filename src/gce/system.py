@@ -269,13 +269,11 @@ def adapt(model: Model, episodes: Sequence[Episode], ridge: float | None = None,
     if not episodes:
         raise InputError("there is no episode to adapt to; give at least one")
     graph = episodes[0].graph
-    whitens = all(episode.length > 1 for episode in episodes)
-    remembers = model.memory is not None and not model.memory.empty
-    colour = model.memory.colour(graph.num_nodes) if model.memory is not None and remembers and whitens else None
-    seen = see(model, episodes, graph, colour)
+    memory, whitens = model.remembered, all(episode.length > 1 for episode in episodes)
+    seen = see(model, episodes, graph, memory.colour(graph.num_nodes) if memory is not None and whitens else None)
     nothing = Spread.nothing(model.config.num_observations)
     system = fitted(model, graph, total(seen), nothing, ridge)
-    if model.config.network and whitens and not remembers:
+    if model.config.network and whitens and memory is None:
         known, colour = 0.0, colour_of(model, seen, system.operator, graph)
         for _ in range(TURNS if colour.uneven > UNEVEN else 0):
             seen = see(model, episodes, graph, colour)
