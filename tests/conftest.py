@@ -1,10 +1,13 @@
 """Shapes in annotations are checked while the tests run; shared recordings are used where they are."""
 
+import os
 from pathlib import Path
 
 import pytest
 from jaxtyping import install_import_hook
 
+# Two threads on a busy core can be ten times slower than one; read when torch and numpy are imported.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Must come before the first import of the package.
 _hook = install_import_hook("gce", "shapes.checked")
 
