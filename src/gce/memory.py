@@ -61,9 +61,12 @@ class Memory(nn.Module):
         return Colour.even(float(self.correlation), num_nodes)
 
     def beside(self, own: Moments, C: Float[Tensor, "D free"]) -> Moments:
-        """Own rows and those remembered, as so many rows as the own; C: the operator of those remembered."""
-        lasting = left(self.moments, C)
-        imprecision = float((left(own, C) / lasting.clamp_min(1e-300)).mean().clamp_min(1))
+        """Own rows and those remembered, weighed as above and scaled to the number of own rows.
+
+        C: the operator of those remembered.
+        """
+        usual = left(self.moments, C).clamp_min(1e-300)
+        imprecision = float((left(own, C) / usual).mean().clamp_min(1))  # lambda
         kept, remembered = 1 / imprecision, self.counts_for / int(self.rows)
         share = own.rows / (own.rows * kept + self.counts_for)
         gram, cross, square = (
