@@ -124,7 +124,8 @@ class Training:
     def _log(self, loss: float, validation: float | None) -> None:
         if validation is None and self.iteration % 10:
             return
-        line = {"iteration": self.iteration, "loss": loss, "validation": validation, "seconds": self.seconds}
+        known = loss if math.isfinite(loss) else None  # JSON has no word for what is not finite
+        line = {"iteration": self.iteration, "loss": known, "validation": validation, "seconds": self.seconds}
         with (self.folder / "log.jsonl").open("a") as log:
             log.write(json.dumps(line) + "\n")
 
