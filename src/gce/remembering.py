@@ -29,7 +29,7 @@ def remember(model: Model, memory: Memory, systems: Sequence[Sequence[Episode]])
     with progress("remembering", TURNS * len(some) + len(systems), "systems") as done:
         for _ in range(TURNS):
             memory.keep(_moments(model, some, correlation, done), correlation)
-            correlation = float(np.mean([_correlation(model, memory, episodes) for episodes in some]))
+            correlation = _correlation(model, memory, some)
         memory.keep(_moments(model, systems, correlation, done), correlation)
 
 
@@ -45,10 +45,13 @@ def _moments(
     return reduce(add, found)
 
 
-def _correlation(model: Model, memory: Memory, episodes: Sequence[Episode]) -> float:
-    """Of what the operator of all leaves of one system."""
-    graph = episodes[0].graph
-    moments = memory.moments
+def _correlation(model: Model, memory: Memory, systems: Sequence[Sequence[Episode]]) -> float:
+    """Of what the operator of all leaves of single systems, in the mean."""
+    moments, graphs = memory.moments, [episodes[0].graph for episodes in systems]
     regression = model.regression(moments.cross.shape[-1])
-    operator = regression.fit(Sums(moments), Topology.of(graph, model.device), model.config.ridge)
-    return colour_of(model, see(model, episodes, graph), operator, graph).correlation
+    operator = regression.fit(Sums(moments), Topology.of(graphs[0], model.device), model.config.ridge)
+    found = [
+        colour_of(model, see(model, episodes, graph), operator, graph).correlation
+        for episodes, graph in zip(systems, graphs, strict=True)
+    ]
+    return float(np.mean(found))
