@@ -17,9 +17,9 @@ from gce.reproduce.registry import EXPERIMENTS
 from gce.reproduce.report import report, write_runs
 from gce.reproduce.runner import reproduce
 from gce.reproduce.statistics import paired, summarise
-from gce.reproduce.tuning import cheaper_cost, chosen_cost
+from gce.reproduce.tuning import cheaper_cost, chosen_cost, chosen_potential
 
-TINY = Preset("quick", runs=2, slow=1, grid=1, trajectories=1, tuning=1)
+TINY = Preset("quick", runs=2, costly=1, slow=1, grid=1, trajectories=1, tuning=1, slow_tuning=1)
 
 
 def no_bar(description, total, unit):
@@ -102,6 +102,23 @@ def test_shards_divide_the_cells_and_are_put_together(context, monkeypatch):
     assert whole.computed == []
     with pytest.raises(InputError, match="i/n"):
         Shard.of("3/2")
+
+
+def test_processes_side_by_side_compute_the_same_cells(context, monkeypatch):
+    monkeypatch.setitem(EXPERIMENTS, "squares", Squares())
+    failures = reproduce([Squares()], TINY, context, None, no_bar, jobs=2)
+    assert failures == {"squares": 1}
+    assert [r.get("figures", {}).get("square") for r in context.records("squares")] == [0, 1, 4, None, 16]
+    late = Squares()
+    reproduce([late], TINY, context, None, no_bar, jobs=2)
+    assert late.computed == []
+
+
+def test_the_number_of_runs_is_of_the_method_and_the_world():
+    preset = Preset("x", runs=9, costly=5, slow=2, grid=3, trajectories=1, tuning=4, slow_tuning=1)
+    found = [preset.count(*which) for which in (("rope", "cko"), ("soft", "cko"), ("soft", "vae"), ("grid", "cko"))]
+    assert found == [9, 5, 2, 3]
+    assert [preset.tuned_on("rope", "cko"), preset.tuned_on("swim", "cko"), preset.tuned_on("rope", "pcc")] == [4, 1, 1]
 
 
 def test_time_that_is_up_leaves_the_runs_that_are_there(context, monkeypatch):
@@ -193,6 +210,25 @@ def test_a_report_is_made_of_json_alone(context):
     first = claims(context)[0]
     assert first.verdict == "reproduced" and "n 7" in first.test
     assert len((context.results / "main.csv").read_text().splitlines()) == 17
+
+
+def test_the_claims_are_of_the_potential_chosen_on_validation_systems(context):
+    def runs(experiment, errors, figure):
+        return [
+            {"settings": {"world": "rope", "split": "in-distribution", "method": name}, "seed": seed,
+             "figures": {figure: error, "cost": 1.0, "error_0.01": error}}
+            for name, error in errors.items() for seed in range(3)
+        ]  # fmt: skip
+
+    validation = {"ours_gaussian": 0.3, "ours_vmf": 0.2}
+    # What the test systems say must not decide.
+    test = {"ours_gaussian": 0.1, "ours_vmf": 0.2, "cko": 0.4}
+    write_runs(EXPERIMENTS["action_weight"], runs("action_weight", validation, "error_0.01"), "quick", context)
+    write_runs(EXPERIMENTS["main"], runs("main", test, "control_error"), "quick", context)
+    assert chosen_potential(context.records("action_weight"), "rope") == "ours_vmf"
+    assert chosen_potential([], "rope") == "ours_gaussian"
+    first = claims(context)[0]
+    assert "ours (vMF)" in first.words and first.ours.startswith("0.2 ")
 
 
 def test_paired_differences_are_of_the_same_systems():

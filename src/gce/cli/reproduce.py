@@ -24,8 +24,10 @@ class Reproduce:
 
     name: tyro.conf.Positional[str] = ""
     """An experiment, `all` of them, or `report`: tables and figures from the results that are there."""
-    preset: Literal["quick", "paper"] = "quick"
-    """quick: a few runs of each cell, minutes in all; paper: 200 runs, 20 of slow methods."""
+    preset: Literal["quick", "evening", "paper"] = "quick"
+    """quick: a few runs of each cell, minutes in all; evening: hours; paper: 200 runs, 20 of slow methods."""
+    jobs: int = 1
+    """Processes side by side, of one thread each."""
     shard: str | None = None
     """i/n: only this part of the cells, to divide work over machines."""
     minutes: float = float("inf")
@@ -54,6 +56,8 @@ class Reproduce:
             return
         if not self.minutes > 0:
             raise InputError(f"--minutes is {self.minutes}, expected more than 0")
+        if self.jobs < 1:
+            raise InputError(f"--jobs is {self.jobs}, expected 1 or more")
         if self.recorded is not None and not self.recorded.is_dir():
             raise InputError(
                 f"--recorded is {self.recorded}, which is not a folder; name one with WORLD_GROUP.npz files"
@@ -64,7 +68,7 @@ class Reproduce:
         chosen = list(EXPERIMENTS.values()) if self.name == "all" else [experiment_named(self.name)]
         shard = None if self.shard is None else Shard.of(self.shard)
         torch.set_num_threads(1)
-        failures = reproduce(chosen, preset_named(self.preset), context, shard, progress, self.minutes)
+        failures = reproduce(chosen, preset_named(self.preset), context, shard, progress, self.minutes, self.jobs)
         for sentence in context.skipped:
             print(sentence, file=sys.stderr)
         for name, count in failures.items():

@@ -15,18 +15,22 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from dataclasses import dataclass, field
 from functools import cache, cached_property
+from itertools import islice
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 from gce.errors import InputError
 
 SOURCE = Path(__file__).parents[1]
-HARNESS = tuple(
-    f"gce.reproduce.{name}" for name in ("cells", "experiment", "paper", "pictures", "recipes", "statistics")
+ASIDE = (
+    *(f"gce.reproduce.{name}" for name in ("cells", "experiment", "paper", "pictures", "recipes", "statistics")),
+    *(f"gce.{name}" for name in ("training", "learning", "losses", "remembering", "baselines.training")),
 )
-"""Modules that keep, count and print runs, and decide none."""
+"""Modules that decide no run: that keep, count and print runs, or train models, whose files are in the key."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +62,7 @@ def code_version(modules: tuple[str, ...]) -> str:
     while left:
         name = left.pop()
         file = _file_of(name)
-        if file is None or name in found or name.startswith(HARNESS):
+        if file is None or name in found or name in ASIDE:
             continue
         tree = ast.parse(file.read_text())
         for node in ast.walk(tree):
@@ -167,3 +171,29 @@ class Queue:
                 return
             self.store.keep(cell, compute(cell, run))
             done(1)
+
+    def run_side_by_side(
+        self, cells: Sequence[Cell], run: Compute, jobs: int, done: Callable[[int], None] = lambda cells: None
+    ) -> None:
+        """As `run`, in some processes of one thread each; cells begin in their order."""
+        left = iter(cells)
+        with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_one_thread) as pool:
+            begun = {pool.submit(self._run_one, cell, run) for cell in islice(left, jobs)}
+            while begun:
+                ended, begun = wait(begun, return_when=FIRST_COMPLETED)
+                for future in ended:
+                    done(future.result())
+                begun |= {pool.submit(self._run_one, cell, run) for cell in islice(left, len(ended))}
+
+    def _run_one(self, cell: Cell, run: Compute) -> int:
+        """How many cells were computed."""
+        if time.monotonic() > self.deadline:
+            return 0
+        self.store.keep(cell, compute(cell, run))
+        return 1
+
+
+def _one_thread() -> None:
+    import torch
+
+    torch.set_num_threads(1)

@@ -1,7 +1,7 @@
 """One controlled run: the cell that all tables of control are made of.
 
 Settings: world, split, method, action_cost; and where a table varies them state_cost, model (if not named as the
-method), form, bandwidth, episodes, observation_noise, process_noise. `nothing` and `oracle` are methods too (the
+method), form, episodes, observation_noise, process_noise. `nothing` and `oracle` are methods too (the
 oracle on the grid only).
 """
 
@@ -40,8 +40,9 @@ def run_cell(cell: Cell, context: Context) -> dict[str, Any]:
     protocol = protocol_for(s["world"], s)
     if s["method"] in UNADAPTED:
         return _unadapted(setting, s["method"], **noise)
-    found = loaded(context, s["world"], s.get("model", s["method"]), s.get("form"), s.get("bandwidth"))
-    return run_control(setting, found.adapt(setting.episodes), protocol, **noise)[1]
+    found = loaded(context, s["world"], s.get("model", s["method"]), s.get("form"))
+    figures = run_control(setting, found.adapt(setting.episodes), protocol, **noise)[1]
+    return {**figures, "trained_minutes": found.minutes}
 
 
 @lru_cache(maxsize=2)
@@ -54,13 +55,13 @@ def _drawn(world: str, split: str, seed: int, episodes: int, observation: float,
 _models: dict[tuple[Any, ...], Method] = {}
 
 
-def loaded(context: Context, world: str, name: str, form: str | None, bandwidth: float | None) -> Method:
-    key = (context.models, world, name, form, bandwidth)
+def loaded(context: Context, world: str, name: str, form: str | None = None) -> Method:
+    key = (context.models, world, name, form)
     if key not in _models:
         found = context.method(world, name)
         if found is None:
             raise LookupError(context.skipped[-1])
-        _models[key] = replace(found, form=form, bandwidth=bandwidth)
+        _models[key] = replace(found, form=form)
     return _models[key]
 
 

@@ -15,10 +15,10 @@ from gce.reproduce.control_cells import UNADAPTED, control_cell, run_cell
 from gce.reproduce.experiment import Context, Experiment, Preset, Record
 from gce.reproduce.methods import title
 from gce.reproduce.pictures import curves
-from gce.reproduce.recipes import BANDWIDTHS
+from gce.reproduce.recipes import BANDWIDTHS, bandwidth_model
 from gce.reproduce.statistics import grid_table, markdown, paired, select, short, summarise, values_of
 from gce.reproduce.tasks import SEEN, UNSEEN
-from gce.reproduce.tuning import CHEAPER, METHODS, cheaper_cost, chosen_cost
+from gce.reproduce.tuning import CHEAPER, cheaper_cost, chosen_cost, methods_of
 
 
 class ControlTable(Experiment):
@@ -54,7 +54,7 @@ class Main(ControlTable):
         tuned, cheaper = context.records("action_weight"), context.records("running_weight")
         found = []
         for world in ("rope", "soft", "swim"):
-            plans = [{"method": name, "action_cost": chosen_cost(tuned, world, name)} for name in METHODS]
+            plans = [{"method": name, "action_cost": chosen_cost(tuned, world, name)} for name in methods_of(world)]
             running = cheaper_cost(tuned, cheaper, world)
             if running is not None:
                 plans.append({**plans[0], "method": CHEAPER, "model": plans[0]["method"], "state_cost": running})
@@ -81,6 +81,7 @@ def _methods(records: Sequence[Record], world: str, split: str) -> str:
         rows.append(
             [
                 title(name),
+                trained(mine),
                 error,
                 short(summarise(mine, "control_error_positions").mean),
                 short(summarise(mine, "control_error_over_nothing").mean),
@@ -93,10 +94,16 @@ def _methods(records: Sequence[Record], world: str, split: str) -> str:
             ]
         )
     header = [
-        "method", "error", "positions", "over nothing", "cost", "feature cost", "paper: error", "paper: cost",
-        "error - CKO's", "cost - CKO's",
+        "method", "trained", "error", "positions", "over nothing", "cost", "feature cost", "paper: error",
+        "paper: cost", "error - CKO's", "cost - CKO's",
     ]  # fmt: skip
     return markdown(header, rows)
+
+
+def trained(records: Sequence[Record]) -> str:
+    """How long the model of some runs was trained, CPU time of one core."""
+    found = next((r["figures"].get("trained_minutes") for r in records if "figures" in r), None)
+    return "–" if found is None else f"{found:g} min"
 
 
 class GridNoise(ControlTable):
@@ -135,7 +142,11 @@ class GridNoise(ControlTable):
                     value = known[place]
                     return "; paper NaN" if value is None else f"; paper {value[0]}"
 
-                table = grid_table(mine, "method", "noise", figure, title, lambda n: f"{100 * n:g}%", beside)
+                def row(name: str, mine: Sequence[Record] = mine) -> str:
+                    time = trained(select(mine, method=name))
+                    return title(name) if time == "–" else f"{title(name)}, {time}"
+
+                table = grid_table(mine, "method", "noise", figure, row, lambda n: f"{100 * n:g}%", beside)
                 parts.append(f"## {what}, noise {words}\n\n{table}")
         series = {
             title(name): _series(select(records, method=name, kind="process"), "noise", "voltage_error")
@@ -175,11 +186,11 @@ class FittingNumber(ControlTable):
 
 class Bandwidth(ControlTable):
     name: ClassVar[str] = "bandwidth"
-    about: ClassVar[str] = "Rope and Soft: the bandwidth of the Gaussian potential, the encoder as it is"
+    about: ClassVar[str] = "Rope and Soft: the bandwidth of the Gaussian potential, a model trained with each"
 
     def rows(self, context: Context) -> list[dict[str, Any]]:
         return [
-            {"world": world, "split": UNSEEN, "method": "ours_gaussian", "bandwidth": bandwidth}
+            {"world": world, "split": UNSEEN, "method": bandwidth_model(bandwidth), "bandwidth": bandwidth}
             for world in ("rope", "soft")
             for bandwidth in BANDWIDTHS
         ]

@@ -19,25 +19,40 @@ Record = dict[str, Any]
 
 @dataclass(frozen=True)
 class Preset:
-    """How many runs a cell of a table has; `slow` for methods whose plans need iLQR."""
+    """How many runs a cell of a table has.
+
+    costly: of CKO where a plan takes half a minute (its decoder is linearised at every step); slow: of methods whose
+    plans need iLQR; tuning, slow_tuning: validation systems that weights are chosen on.
+    """
 
     name: str
     runs: int
+    costly: int
     slow: int
     grid: int
     trajectories: int
     tuning: int
+    slow_tuning: int
 
     def count(self, world: str, name: str) -> int:
         """Runs of a method in a world."""
-        return min(self.grid if world == "grid" else self.runs, self.slow if name in ITERATIVE else self.runs)
+        runs = self.slow if name in ITERATIVE else self.costly if _costly(world, name) else self.runs
+        return min(runs, self.grid) if world == "grid" else runs
+
+    def tuned_on(self, world: str, name: str) -> int:
+        return self.slow_tuning if name in ITERATIVE or _costly(world, name) else self.tuning
+
+
+def _costly(world: str, name: str) -> bool:
+    return world != "rope" and name == "cko"
 
 
 PRESETS = {
     preset.name: preset
     for preset in (
-        Preset("quick", runs=12, slow=3, grid=3, trajectories=8, tuning=3),
-        Preset("paper", runs=200, slow=20, grid=200, trajectories=20, tuning=8),
+        Preset("quick", runs=6, costly=1, slow=1, grid=1, trajectories=4, tuning=2, slow_tuning=1),
+        Preset("evening", runs=24, costly=12, slow=3, grid=6, trajectories=20, tuning=8, slow_tuning=2),
+        Preset("paper", runs=200, costly=200, slow=20, grid=200, trajectories=20, tuning=8, slow_tuning=8),
     )
 }
 

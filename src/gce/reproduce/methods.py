@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -21,7 +22,6 @@ from gce.envs import usual_model
 from gce.errors import InputError
 from gce.files import load_model, shipped
 from gce.plans import Planner
-from gce.potentials import Gaussian
 from gce.system import System, adapt
 from gce.trajectory import Episode
 
@@ -42,6 +42,9 @@ TITLES = {
     "ours_mlp": "ours (MLP)",
     "ours_shipped": "ours (the package's model)",
     "ours_cheaper": "ours (Gaussian), cheaper plans",
+    "ours_60_minutes": "ours (Gaussian), 60 minutes",
+    "cko_60_minutes": "CKO, 60 minutes",
+    "cko_long": "CKO, trained long",
 }
 ITERATIVE = ("vae", "pcc", "graph_ode")
 """Methods whose plans need iLQR and whose adaptation needs gradient descent: the slow ones."""
@@ -94,13 +97,12 @@ class Other(Subject):
 
 @dataclass(frozen=True)
 class Method:
-    """A trained model by name. form, bandwidth: changes of our operator and potential, the encoder as it is."""
+    """A trained model by name. form: of our operator, the encoder as it is."""
 
     world: str
     name: str
     folder: Path
     form: str | None = None
-    bandwidth: float | None = None
 
     @property
     def label(self) -> str:
@@ -128,11 +130,15 @@ class Method:
         if not self.ours:
             return load(self.folder)
         model = load_model(self.folder)
-        if self.form is not None:
-            model = model.with_form(self.form)
-        if self.bandwidth is not None:
-            model.potential = Gaussian(self.bandwidth, learned=False)
-        return model
+        return model if self.form is None else model.with_form(self.form)
+
+    @property
+    def minutes(self) -> float | None:
+        """CPU time that the model was given in training, or took; None where a method is not trained."""
+        about = json.loads(self.files[1].read_text())["about"]
+        if "cpu_minutes_asked" in about:
+            return float(about["cpu_minutes_asked"]) if about["iterations"] else None
+        return round(about["seconds"] / 60, 1) if "seconds" in about else None
 
     def adapt(self, episodes: Sequence[Episode]) -> Subject:
         if self.ours:

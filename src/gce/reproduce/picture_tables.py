@@ -38,7 +38,7 @@ class Weights(Experiment):
         import torch
 
         setting = draw("rope", (9, 9), TEST + cell.seed)
-        subject = loaded(context, "rope", cell.settings["method"], None, None).adapt(setting.episodes)
+        subject = loaded(context, "rope", cell.settings["method"]).adapt(setting.episodes)
         assert isinstance(subject, Ours)
         system, times = subject.system, cell.settings["times"]
         seen = setting.target.observations.astype(float)[times]
@@ -101,7 +101,7 @@ class ControlPictures(Experiment):
     def run(self, cell: Cell, context: Context) -> dict[str, Any]:
         s = cell.settings
         setting = draw(s["world"], (s["objects"], s["objects"]), TEST + cell.seed)
-        subject = loaded(context, s["world"], s["method"], None, None).adapt(setting.episodes)
+        subject = loaded(context, s["world"], s["method"]).adapt(setting.episodes)
         run, found = run_control(setting, subject, PROTOCOLS[s["world"]])
         times = np.linspace(0, len(run.actions), SNAPSHOTS).round().astype(int)
         path = run.observations if s["world"] == "grid" else run.observations[times]

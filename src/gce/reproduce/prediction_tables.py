@@ -43,7 +43,7 @@ class PredictionTable(Experiment):
         world, unit = s["world"], world_named(s["world"]).observation_std
         setting = draw(world, SIZES[world][SEEN], TEST + cell.seed, s["episodes"])
         rng = np.random.default_rng([cell.seed, 3])
-        subject = loaded(context, world, s["method"], None, None).adapt(
+        subject = loaded(context, world, s["method"]).adapt(
             noisy(setting.episodes, s["noise"], unit, rng) if s["noise"] else setting.episodes
         )
         truth = setting.target.observations.astype(float)

@@ -1,4 +1,4 @@
-"""The models of the tables, and what each is trained with: the same data and the same CPU time for every method.
+"""The models of the tables, and what each is trained with: the same data for all, the same CPU time within a table.
 
 A recipe makes the folder models/WORLD/NAME. The order is that of the queue: what most tables need comes first.
 """
@@ -16,13 +16,17 @@ OURS = "ours"
 
 @dataclass(frozen=True)
 class Recipe:
-    """method: `ours`, or a baseline's name; model, schedule: what is changed in its configuration and training."""
+    """method: `ours`, or a baseline's name; model, schedule: what is changed in its configuration and training.
+
+    minutes: CPU time of one core.
+    """
 
     world: str
     name: str
     method: str
     model: dict[str, Any] = field(default_factory=dict)
     schedule: dict[str, Any] = field(default_factory=dict)
+    minutes: float = 15.0
 
     @property
     def folder(self) -> str:
@@ -32,6 +36,10 @@ class Recipe:
 POTENTIALS = {"gaussian": 2.0, "laplace": 2.0, "vmf": 2.0, "mlp": 2.0}
 DIMENSIONS = (8, 16, 64)
 BANDWIDTHS = (0.1, 0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 10.0)
+LONGER = {"ours_60_minutes": 60.0, "cko_60_minutes": 60.0}
+"""Models of Rope with more time, to see whether the order of methods holds."""
+LONG = {"cko_long": 360.0}
+"""Our CKO trained as long as the published one, to see that it is as good."""
 
 
 # Graphs of 50 to 100 nodes: as few systems, episodes and steps an iteration as our own model takes there.
@@ -44,6 +52,16 @@ SCHEDULES: dict[tuple[str, str], dict[str, Any]] = {
 def _ours(world: str, potential: str) -> Recipe:
     chosen = {"potential": potential, "potential_value": POTENTIALS[potential]}
     return Recipe(world, f"ours_{potential}", OURS, chosen)
+
+
+def _longer(name: str, minutes: float) -> Recipe:
+    method = name.partition("_")[0]
+    return Recipe("rope", name, method, _ours("rope", "gaussian").model if method == OURS else {}, minutes=minutes)
+
+
+def bandwidth_model(bandwidth: float) -> str:
+    """The name of the model trained with a bandwidth that is not learned."""
+    return f"ours_bandwidth_{bandwidth:g}"
 
 
 def _baselines(world: str, *names: str) -> list[Recipe]:
@@ -64,14 +82,14 @@ RECIPES: tuple[Recipe, ...] = (
     *(_ours("rope", potential) for potential in ("laplace", "vmf", "mlp")),
     *_baselines("soft", "graph_ode", "vae", "pcc"),
     *_baselines("swim", "graph_ode", "vae", "pcc"),
-    *(Recipe("rope", f"ours_{form}", OURS, {"form": form}) for form in ("hom", "dense")),
     *(Recipe("grid", f"ours_{d}_features", OURS, {"features": d}) for d in DIMENSIONS),
     *(_ours(world, potential) for world in ("soft", "swim") for potential in ("laplace", "vmf", "mlp")),
     *(
-        Recipe(world, f"ours_bandwidth_{s:g}", OURS, {"potential_value": s, "potential_learned": False})
+        Recipe(world, bandwidth_model(s), OURS, {"potential_value": s, "potential_learned": False}, minutes=5.0)
         for world in ("rope", "soft")
         for s in BANDWIDTHS
     ),
+    *(_longer(name, minutes) for name, minutes in {**LONGER, **LONG}.items()),
 )
 
 

@@ -25,7 +25,7 @@ from gce.reproduce.methods import title
 from gce.reproduce.prediction_tables import error_figures
 from gce.reproduce.statistics import markdown, paired, select, summarise, values_of
 from gce.reproduce.tasks import Setting, protocol_for, run_control
-from gce.reproduce.tuning import METHODS, chosen_cost
+from gce.reproduce.tuning import chosen_cost, long_of, methods_of
 from gce.trajectory import Dataset
 
 
@@ -41,9 +41,11 @@ class Recorded(Experiment):
         found = []
         for file in files:
             world, _, group = file.stem.partition("_")
-            for name in METHODS:
+            for name in (*methods_of(world), *long_of(world)):
                 model = context.method(world, name)
                 if model is None:
+                    continue
+                if int(group) >= preset.count(world, name):
                     continue
                 settings = {"world": world, "method": name, "action_cost": chosen_cost(tuned, world, name)}
                 cell = control_cell(self.name, int(group), settings, model, ("gce.reproduce.recorded",))
@@ -61,7 +63,7 @@ class Recorded(Experiment):
         env.reset(seed=0, options={"parameters": target.parameters})
         truth = target.observations.astype(float)
         setting = Setting(env, 0, truth[PROTOCOLS[world].horizon], target, rest)
-        subject = loaded(context, world, name, None, None).adapt(rest)
+        subject = loaded(context, world, name).adapt(rest)
         protocol = protocol_for(world, cell.settings)
         _, found = run_control(setting, subject, protocol)
         with np.errstate(over="ignore", invalid="ignore"):

@@ -22,10 +22,12 @@ def reproduce(
     shard: Shard | None,
     bar: Bar,
     minutes: float = float("inf"),
+    jobs: int = 1,
 ) -> dict[str, int]:
     """Compute what is missing; without a shard, write the results too. Returns the number of failures by name.
 
     minutes: no cell is begun after so long; the results then hold the runs that are there.
+    jobs: processes side by side.
     Shards only fill the store: bring the folders of all together, and run once more without a shard.
     """
     store = Store(context.results / ".cells")
@@ -40,7 +42,11 @@ def reproduce(
             left_out += [sentence for sentence in context.skipped if sentence not in left_out]
             missing = queue.missing(cells)
             done(len(_mine(queue, cells)) - len(missing))
-            queue.run(missing, partial(experiment.run, context=context), done)
+            run = partial(experiment.run, context=context)
+            if jobs == 1:
+                queue.run(missing, run, done)
+            elif missing:
+                queue.run_side_by_side(missing, run, jobs, done)
             records = [record for cell in cells if (record := store.find(cell)) is not None]
             failures[experiment.name] = sum("failure" in record for record in records)
             if shard is None and records:

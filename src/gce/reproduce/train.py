@@ -1,6 +1,6 @@
-"""Train the models of the tables, one after the other, each for the same CPU time of one core.
+"""Train the models of the tables, one after the other, each for its recipe's CPU time of one core.
 
-    python -m gce.reproduce.train --data DATA --minutes 15
+    python -m gce.reproduce.train --data DATA
 
 How many iterations fit into the time is measured first, so that the step size and the horizon follow their whole
 schedule; what was found is kept, and a training that was stopped goes on. A model that is there is not trained again.
@@ -46,15 +46,15 @@ class Train:
     """The folder of the models."""
     work: Path = Path("results/.training")
     """The folder of unfinished trainings."""
-    minutes: float = 15.0
-    """CPU time of one core for each model."""
+    minutes: float | None = None
+    """CPU time of one core for each model, in place of its recipe's (15 for most)."""
     only: tuple[str, ...] = ()
     """Only these models, as WORLD/NAME."""
 
     def run(self) -> None:
         import torch
 
-        if not 0 < self.minutes < float("inf"):
+        if self.minutes is not None and not 0 < self.minutes < float("inf"):
             raise InputError(f"--minutes is {self.minutes}, expected more than 0")
         torch.set_num_threads(1)
         for recipe in [recipe_named(name) for name in self.only] or RECIPES:
@@ -69,16 +69,16 @@ class Train:
         """Train in the work folder; the finished model is moved to its place."""
         from gce.trajectory import Dataset
 
-        work = self.work / recipe.folder
+        work, minutes = self.work / recipe.folder, self.minutes or recipe.minutes
         work.mkdir(parents=True, exist_ok=True)
         with Dataset.open(_recorded(recipe.world, self.data)) as data:
             plan: dict[str, Any] = {"iterations": 0}
             if _horizons(recipe):
-                plan = _kept(work / "plan.json", lambda: _measure(recipe, data, 60 * self.minutes))
+                plan = _kept(work / "plan.json", lambda: _measure(recipe, data, 60 * minutes))
             clock = _Clock(work / "cpu.json")
             about = {
                 "recipe": recipe.folder,
-                "cpu_minutes_asked": self.minutes,
+                "cpu_minutes_asked": minutes,
                 "iterations": plan["iterations"],
                 "data": data.metadata.get("recording", {}),
             }

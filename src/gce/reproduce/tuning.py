@@ -4,6 +4,7 @@ for all, and a larger running weight for ours, because a plan that comes nearer 
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -14,6 +15,7 @@ from gce.reproduce.cells import Cell
 from gce.reproduce.control_cells import control_cell, loaded
 from gce.reproduce.experiment import Context, Experiment, Preset, Record
 from gce.reproduce.methods import title
+from gce.reproduce.recipes import LONG, LONGER
 from gce.reproduce.statistics import markdown, select, summarise, values_of
 from gce.reproduce.tasks import SEEN, SIZES, VALIDATION, draw, protocol_for, run_control
 
@@ -29,6 +31,7 @@ METHODS = (
     "vae",
     "pcc",
 )
+POTENTIALS = tuple(name for name in METHODS if name.startswith("ours") and name != "ours_shipped")
 CHEAPER = "ours_cheaper"
 """The first of the methods with the running weight chosen here: a row of its own."""
 WORLDS = ("rope", "soft", "swim")
@@ -42,18 +45,20 @@ class Tuning(Experiment):
     weight: ClassVar[str]
     """The field of `Protocol` that is chosen."""
     values: ClassVar[tuple[float, ...]]
-    methods: ClassVar[tuple[str, ...]]
+
+    @abstractmethod
+    def methods(self, world: str) -> tuple[str, ...]: ...
 
     def cells(self, preset: Preset, context: Context) -> list[Cell]:
         found = []
         for world in WORLDS:
-            for name in self.methods:
+            for name in self.methods(world):
                 model = context.method(world, name)
                 if model is None:
                     continue
                 chosen_from = {f"{self.weight}s": list(self.values), **self.fixed(context, world)}
                 settings = {"world": world, "method": name, **chosen_from}
-                for seed in range(preset.tuning):
+                for seed in range(preset.tuned_on(world, name)):
                     found.append(control_cell(self.name, seed, settings, model, ("gce.reproduce.tuning",)))
         return sorted(found, key=lambda cell: cell.seed)
 
@@ -64,7 +69,7 @@ class Tuning(Experiment):
     def run(self, cell: Cell, context: Context) -> dict[str, Any]:
         world = cell.settings["world"]
         setting = draw(world, SIZES[world][SEEN], VALIDATION + cell.seed)
-        subject = loaded(context, world, cell.settings["method"], None, None).adapt(setting.episodes)
+        subject = loaded(context, world, cell.settings["method"]).adapt(setting.episodes)
         found: dict[str, Any] = {}
         for value in cell.settings[f"{self.weight}s"]:
             protocol = protocol_for(world, {**cell.settings, self.weight: value})
@@ -76,7 +81,10 @@ class Tuning(Experiment):
 class ActionWeight(Tuning):
     name: ClassVar[str] = "action_weight"
     about: ClassVar[str] = "the weight of actions in each method's plans, chosen on validation systems"
-    weight, values, methods = "action_cost", ACTION_COSTS, METHODS
+    weight, values = "action_cost", ACTION_COSTS
+
+    def methods(self, world: str) -> tuple[str, ...]:
+        return (*methods_of(world), *long_of(world))
 
     def report(self, records: Sequence[Record], folder: Path) -> str:
         rows = []
@@ -92,10 +100,13 @@ class ActionWeight(Tuning):
 class RunningWeight(Tuning):
     name: ClassVar[str] = "running_weight"
     about: ClassVar[str] = "error against cost of our plans by their running weight, on validation systems"
-    weight, values, methods = "state_cost", RUNNING_COSTS, METHODS[:1]
+    weight, values = "state_cost", RUNNING_COSTS
+
+    def methods(self, world: str) -> tuple[str, ...]:
+        return METHODS[:1]
 
     def fixed(self, context: Context, world: str) -> dict[str, Any]:
-        return {"action_cost": chosen_cost(context.records("action_weight"), world, self.methods[0])}
+        return {"action_cost": chosen_cost(context.records("action_weight"), world, METHODS[0])}
 
     def report(self, records: Sequence[Record], folder: Path) -> str:
         rows = []
@@ -104,6 +115,22 @@ class RunningWeight(Tuning):
                 mine = select(records, world=world)
                 rows.append([world, figure, *(str(summarise(mine, f"{figure}_{q:g}")) for q in RUNNING_COSTS)])
         return markdown(["world", "figure", *(f"weight {q:g}" for q in RUNNING_COSTS)], rows)
+
+
+def methods_of(world: str) -> tuple[str, ...]:
+    """The rows of a world's table; Rope has models of longer training too."""
+    return (*METHODS, *LONGER) if world == "rope" else METHODS
+
+
+def long_of(world: str) -> tuple[str, ...]:
+    """Models that only stand beside the published ones."""
+    return tuple(LONG) if world == "rope" else ()
+
+
+def chosen_potential(records: Sequence[Record], world: str) -> str:
+    """Ours with the potential of the lowest mean error on validation systems; Gaussian where there was no choice."""
+    errors = {name: min(_errors(records, world, name, ACTION_COSTS).values(), default=np.inf) for name in POTENTIALS}
+    return min(errors, key=lambda name: errors[name])
 
 
 def chosen_cost(records: Sequence[Record], world: str, name: str) -> float | None:
