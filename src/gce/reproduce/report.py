@@ -25,6 +25,21 @@ as unstable, the paper's NaN, where it fails or ends with more than five times t
 trained as long as the others, with the potential that is best on validation systems where there is a choice; where that
 model is missing, the one that comes with the package (its model.json says how long it was trained)."""
 
+OTHERS = {
+    "consistency.json": ("consistency", "predicted embeddings converge as the paper proves"),
+    "control_runs_rope.json": ("control_runs --world rope --runs 8000 --systems 160", "does control always end well?"),
+    "control_runs_soft.json": ("control_runs --world soft --runs 800 --systems 16", "the same"),
+    "control_runs_swim.json": ("control_runs --world swim --runs 800 --systems 16", "the same"),
+    "control_runs_grid.json": ("control_runs --world grid --runs 400 --systems 8", "the same"),
+    **{
+        f"long_rollouts_{world}.json": (f"long_rollouts --world {world}", "do predictions stay bounded?")
+        for world in ("rope", "soft", "swim", "grid")
+    },
+    "noisy_grids.json": ("grid_noise --grids 12", "noise on the grid, ours beside the oracle"),
+    "real_grids.json": ("real_grids", "six real grids, ours beside the oracle"),
+}
+"""Results of `python -m gce.experiments.NAME`, which are no claims of the paper."""
+
 
 def write_runs(experiment: Experiment, records: Sequence[Record], preset: str, context: Context) -> None:
     """NAME.json: what was run, with which preset, and what was left out."""
@@ -100,11 +115,19 @@ def _readme(names: Sequence[str], context: Context) -> str:
             "",
             *tables,
             "",
+            *_others(context.results),
             "## Training",
             "",
             _training(context),
         ]
     )
+
+
+def _others(folder: Path) -> list[str]:
+    """Results beside the paper's, and what makes them."""
+    there = {name: made for name, made in OTHERS.items() if (folder / name).is_file()}
+    lines = [f"- {name}: {about}, `python -m gce.experiments.{command}`" for name, (command, about) in there.items()]
+    return ["## Beside the paper", "", *lines, ""] if lines else []
 
 
 def _notes(file: Path) -> list[str]:
