@@ -10,6 +10,7 @@ from gce.cli import main
 from gce.errors import InputError
 from gce.reproduce import cells as cells_module
 from gce.reproduce.cells import Cell, Shard, Store, code_version, compute
+from gce.reproduce.choices import cheaper_cost, chosen_cost, chosen_potential
 from gce.reproduce.claims import claims
 from gce.reproduce.experiment import Context, Experiment, Preset
 from gce.reproduce.prediction_tables import Prediction
@@ -17,7 +18,6 @@ from gce.reproduce.registry import EXPERIMENTS
 from gce.reproduce.report import report, write_runs
 from gce.reproduce.runner import reproduce
 from gce.reproduce.statistics import paired, summarise
-from gce.reproduce.tuning import cheaper_cost, chosen_cost, chosen_potential
 
 TINY = Preset("quick", runs=2, costly=1, slow=1, grid=1, trajectories=1, tuning=1, slow_tuning=1)
 
@@ -118,7 +118,7 @@ def test_the_number_of_runs_is_of_the_method_and_the_world():
     preset = Preset("x", runs=9, costly=5, slow=2, grid=3, trajectories=1, tuning=4, slow_tuning=1)
     found = [preset.count(*which) for which in (("rope", "cko"), ("soft", "cko"), ("soft", "vae"), ("grid", "cko"))]
     assert found == [9, 5, 2, 3]
-    assert [preset.tuned_on("rope", "cko"), preset.tuned_on("swim", "cko"), preset.tuned_on("rope", "pcc")] == [4, 1, 1]
+    assert [preset.tuned_on("rope", "cko"), preset.tuned_on("swim", "cko"), preset.tuned_on("rope", "pcc")] == [4, 4, 1]
 
 
 def test_time_that_is_up_leaves_the_runs_that_are_there(context, monkeypatch):
@@ -245,14 +245,17 @@ def test_unstable_control_is_not_averaged():
     assert (summary.n, summary.unstable, summary.mean) == (1, 1, 0.1)
 
 
-def test_cheaper_plans_keep_half_of_the_error_that_cko_has():
-    def tuned(method, errors):
-        figures = {f"error_{value:g}": error for value, error in errors.items()}
-        return [{"settings": {"world": "rope", "method": method}, "seed": 0, "figures": figures}]
+def test_cheaper_plans_have_the_lowest_error_and_cost_on_validation_systems():
+    def tuned(method, figures, seed=0):
+        named = {f"{what}_{value:g}": x for value, pair in figures.items() for what, x in zip(("error", "cost"), pair)}
+        return [{"settings": {"world": "rope", "method": method}, "seed": seed, "figures": named}]
 
-    theirs = tuned("cko", {1e-3: 0.5, 1e-2: 0.2, 1e-1: 0.3, 1.0: 0.4})
-    ours = tuned("ours_gaussian", {1e-3: 0.05, 3e-3: 0.07, 1e-2: 0.1, 3e-2: 0.11, 1e-1: 0.4})
+    theirs = tuned("cko", {1e-3: (0.5, 9.0), 1e-2: (0.2, 7.0), 1.0: (0.4, 5.0)})
+    ours = tuned("ours_gaussian", {1e-3: (0.05, 8.0), 3e-3: (0.07, 7.1), 1e-2: (0.1, 6.5), 3e-2: (0.11, 6.0)})
     assert chosen_cost(theirs, "rope", "cko") == 1e-2
     assert cheaper_cost(theirs, ours, "rope") == 1e-2
     assert cheaper_cost([], ours, "rope") is None
-    assert cheaper_cost(tuned("cko", {1e-3: 0.05}), ours, "rope") is None
+    assert cheaper_cost(theirs + tuned("kpm", {1e-3: (0.06, 9.0)}), ours, "rope") is None
+    # Only systems that both have are compared.
+    assert cheaper_cost(theirs + tuned("vae", {1e-3: (0.01, 1.0)}, seed=1), ours, "rope") is None
+    assert cheaper_cost(theirs, ours + tuned("ours_gaussian", {1e-3: (9.0, 99.0)}, seed=1), "rope") == 1e-2

@@ -27,10 +27,13 @@ from gce.errors import InputError
 
 SOURCE = Path(__file__).parents[1]
 ASIDE = (
-    *(f"gce.reproduce.{name}" for name in ("cells", "experiment", "paper", "pictures", "recipes", "statistics")),
+    *(
+        f"gce.reproduce.{name}"
+        for name in ("cells", "choices", "experiment", "paper", "pictures", "recipes", "statistics")
+    ),
     *(f"gce.{name}" for name in ("training", "learning", "losses", "remembering", "baselines.training")),
 )
-"""Modules that decide no run: that keep, count and print runs, or train models, whose files are in the key."""
+"""Modules that decide no run beyond what is in the key: its settings, and the files of models that were trained."""
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,10 @@ import numpy as np
 
 from gce.experiments.eval_time import RELATIONS
 from gce.reproduce import paper
+from gce.reproduce.choices import CHEAPER, POTENTIALS, chosen_potential
 from gce.reproduce.experiment import Context, Record
 from gce.reproduce.methods import title
 from gce.reproduce.statistics import Summary, paired, select, summarise, values_of
-from gce.reproduce.tuning import CHEAPER, POTENTIALS, chosen_potential
 
 SIGNIFICANT = 0.05
 GAUSSIAN = "ours_gaussian"

@@ -11,6 +11,7 @@ import numpy as np
 
 from gce.reproduce import paper
 from gce.reproduce.cells import Cell
+from gce.reproduce.choices import CHEAPER, cheaper_cost, chosen_cost, methods_of
 from gce.reproduce.control_cells import UNADAPTED, control_cell, run_cell
 from gce.reproduce.experiment import Context, Experiment, Preset, Record
 from gce.reproduce.methods import title
@@ -18,7 +19,6 @@ from gce.reproduce.pictures import curves
 from gce.reproduce.recipes import BANDWIDTHS, bandwidth_model
 from gce.reproduce.statistics import grid_table, markdown, paired, select, short, summarise, values_of
 from gce.reproduce.tasks import SEEN, UNSEEN
-from gce.reproduce.tuning import CHEAPER, cheaper_cost, chosen_cost, methods_of
 
 
 class ControlTable(Experiment):

@@ -40,7 +40,7 @@ class Preset:
         return min(runs, self.grid) if world == "grid" else runs
 
     def tuned_on(self, world: str, name: str) -> int:
-        return self.slow_tuning if name in ITERATIVE or _costly(world, name) else self.tuning
+        return self.slow_tuning if name in ITERATIVE else self.tuning
 
 
 def _costly(world: str, name: str) -> bool:

@@ -19,13 +19,13 @@ from gce.metrics import nrmse
 from gce.replay import import_recordings
 from gce.reproduce import paper
 from gce.reproduce.cells import Cell
+from gce.reproduce.choices import chosen_cost, long_of, methods_of
 from gce.reproduce.control_cells import control_cell, loaded
 from gce.reproduce.experiment import Context, Experiment, Preset, Record
 from gce.reproduce.methods import title
 from gce.reproduce.prediction_tables import error_figures
 from gce.reproduce.statistics import markdown, paired, select, summarise, values_of
 from gce.reproduce.tasks import Setting, protocol_for, run_control
-from gce.reproduce.tuning import chosen_cost, long_of, methods_of
 from gce.trajectory import Dataset
 
 

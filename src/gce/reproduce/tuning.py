@@ -9,34 +9,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-import numpy as np
-
 from gce.reproduce.cells import Cell
+from gce.reproduce.choices import ACTION_COSTS, METHODS, RUNNING_COSTS, chosen_cost, long_of, methods_of
 from gce.reproduce.control_cells import control_cell, loaded
 from gce.reproduce.experiment import Context, Experiment, Preset, Record
 from gce.reproduce.methods import title
-from gce.reproduce.recipes import LONG, LONGER
 from gce.reproduce.statistics import markdown, select, summarise, values_of
 from gce.reproduce.tasks import SEEN, SIZES, VALIDATION, draw, protocol_for, run_control
 
-METHODS = (
-    "ours_gaussian",
-    "cko",
-    "kpm",
-    "ours_laplace",
-    "ours_vmf",
-    "ours_mlp",
-    "ours_shipped",
-    "graph_ode",
-    "vae",
-    "pcc",
-)
-POTENTIALS = tuple(name for name in METHODS if name.startswith("ours") and name != "ours_shipped")
-CHEAPER = "ours_cheaper"
-"""The first of the methods with the running weight chosen here: a row of its own."""
 WORLDS = ("rope", "soft", "swim")
-ACTION_COSTS = (1e-3, 1e-2, 1e-1, 1.0)
-RUNNING_COSTS = (1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
 
 
 class Tuning(Experiment):
@@ -115,40 +96,3 @@ class RunningWeight(Tuning):
                 mine = select(records, world=world)
                 rows.append([world, figure, *(str(summarise(mine, f"{figure}_{q:g}")) for q in RUNNING_COSTS)])
         return markdown(["world", "figure", *(f"weight {q:g}" for q in RUNNING_COSTS)], rows)
-
-
-def methods_of(world: str) -> tuple[str, ...]:
-    """The rows of a world's table; Rope has models of longer training too."""
-    return (*METHODS, *LONGER) if world == "rope" else METHODS
-
-
-def long_of(world: str) -> tuple[str, ...]:
-    """Models that only stand beside the published ones."""
-    return tuple(LONG) if world == "rope" else ()
-
-
-def chosen_potential(records: Sequence[Record], world: str) -> str:
-    """Ours with the potential of the lowest mean error on validation systems; Gaussian where there was no choice."""
-    errors = {name: min(_errors(records, world, name, ACTION_COSTS).values(), default=np.inf) for name in POTENTIALS}
-    return min(errors, key=lambda name: errors[name])
-
-
-def chosen_cost(records: Sequence[Record], world: str, name: str) -> float | None:
-    """The action weight with the lowest mean error on validation systems; None where there was no choice."""
-    means = _errors(records, world, name, ACTION_COSTS)
-    return min(means, key=lambda cost: means[cost]) if means else None
-
-
-def cheaper_cost(tuned: Sequence[Record], running: Sequence[Record], world: str) -> float | None:
-    """The largest running weight with which our error stays below half of the lowest that CKO has, both on validation
-    systems; None where there is none."""
-    theirs = _errors(tuned, world, "cko", ACTION_COSTS)
-    ours = _errors(running, world, METHODS[0], RUNNING_COSTS)
-    good = [q for q, error in ours.items() if theirs and error <= min(theirs.values()) / 2]
-    return max(good, default=None)
-
-
-def _errors(records: Sequence[Record], world: str, name: str, values: Sequence[float]) -> dict[float, float]:
-    mine = select(records, world=world, method=name)
-    means = {value: summarise(mine, f"error_{value:g}").mean for value in values}
-    return {value: mean for value, mean in means.items() if np.isfinite(mean)}

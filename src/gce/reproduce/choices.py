@@ -1,0 +1,79 @@
+"""Which methods a table has, and what is chosen for their plans on validation systems: the weight of actions for every
+method in the same way, the potential and the running weight for ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from gce.reproduce.experiment import Record
+from gce.reproduce.recipes import LONG, LONGER
+from gce.reproduce.statistics import paired, select, summarise
+
+METHODS = (
+    "ours_gaussian",
+    "cko",
+    "kpm",
+    "ours_laplace",
+    "ours_vmf",
+    "ours_mlp",
+    "ours_shipped",
+    "graph_ode",
+    "vae",
+    "pcc",
+)
+POTENTIALS = tuple(name for name in METHODS if name.startswith("ours") and name != "ours_shipped")
+CHEAPER = "ours_cheaper"
+"""The first of the methods with the running weight chosen here: a row of its own."""
+ACTION_COSTS = (1e-3, 1e-2, 1e-1, 1.0)
+RUNNING_COSTS = (1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
+
+
+def methods_of(world: str) -> tuple[str, ...]:
+    """The rows of a world's table; Rope has models of longer training too."""
+    return (*METHODS, *LONGER) if world == "rope" else METHODS
+
+
+def long_of(world: str) -> tuple[str, ...]:
+    """Models that only stand beside the published ones."""
+    return tuple(LONG) if world == "rope" else ()
+
+
+def chosen_potential(records: Sequence[Record], world: str) -> str:
+    """Ours with the potential of the lowest mean error on validation systems; Gaussian where there was no choice."""
+    errors = {name: min(_errors(records, world, name).values(), default=np.inf) for name in POTENTIALS}
+    return min(errors, key=lambda name: errors[name])
+
+
+def chosen_cost(records: Sequence[Record], world: str, name: str) -> float | None:
+    """The action weight with the lowest mean error on validation systems; None where there was no choice."""
+    means = _errors(records, world, name)
+    return min(means, key=lambda cost: means[cost]) if means else None
+
+
+def cheaper_cost(tuned: Sequence[Record], running: Sequence[Record], world: str) -> float | None:
+    """The smallest running weight with which ours has both the lowest error and the lowest cost of all methods, each
+    compared on the validation systems that both have; None where there is none."""
+    ours = select(running, world=world, method=METHODS[0])
+    others = [
+        {
+            figure: summarise(select(tuned, world=world, method=name), f"{figure}_{value:g}")
+            for figure in ("error", "cost")
+        }
+        for name in METHODS
+        if not name.startswith("ours") and (value := chosen_cost(tuned, world, name)) is not None
+    ]
+    for q in RUNNING_COSTS:
+        found = {figure: summarise(ours, f"{figure}_{q:g}") for figure in ("error", "cost")}
+        if others and all(paired(found[f], other[f]).difference < 0 for other in others for f in found):
+            return q
+    return None
+
+
+def _errors(records: Sequence[Record], world: str, name: str) -> dict[float, float]:
+    """By action weight."""
+    mine = select(records, world=world, method=name)
+    means = {value: summarise(mine, f"error_{value:g}").mean for value in ACTION_COSTS}
+    return {value: mean for value, mean in means.items() if np.isfinite(mean)}
