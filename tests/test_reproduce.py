@@ -247,7 +247,9 @@ def test_unstable_control_is_not_averaged():
 
 def test_cheaper_plans_have_the_lowest_error_and_cost_on_validation_systems():
     def tuned(method, figures, seed=0):
-        named = {f"{what}_{value:g}": x for value, pair in figures.items() for what, x in zip(("error", "cost"), pair)}
+        named = {}
+        for value, (error, cost) in figures.items():
+            named |= {f"error_{value:g}": error, f"cost_{value:g}": cost}
         return [{"settings": {"world": "rope", "method": method}, "seed": seed, "figures": named}]
 
     theirs = tuned("cko", {1e-3: (0.5, 9.0), 1e-2: (0.2, 7.0), 1.0: (0.4, 5.0)})
