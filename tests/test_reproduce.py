@@ -261,3 +261,8 @@ def test_cheaper_plans_have_the_lowest_error_and_cost_on_validation_systems():
     # Only systems that both have are compared.
     assert cheaper_cost(theirs + tuned("vae", {1e-3: (0.01, 1.0)}, seed=1), ours, "rope") is None
     assert cheaper_cost(theirs, ours + tuned("ours_gaussian", {1e-3: (9.0, 99.0)}, seed=1), "rope") == 1e-2
+    # The world's own weight needs no row of its own.
+    swim = [{**r, "settings": {**r["settings"], "world": "swim"}} for r in theirs + ours]
+    assert cheaper_cost(swim[:1], swim[1:], "swim") == 1e-2
+    swim[1]["figures"]["cost_0.003"] = 6.9
+    assert cheaper_cost(swim[:1], swim[1:], "swim") is None

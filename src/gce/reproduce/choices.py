@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from gce.closed_loop import PROTOCOLS
 from gce.reproduce.experiment import Record
 from gce.reproduce.recipes import LONG, LONGER
 from gce.reproduce.statistics import paired, select, summarise
@@ -55,7 +56,8 @@ def chosen_cost(records: Sequence[Record], world: str, name: str) -> float | Non
 
 def cheaper_cost(tuned: Sequence[Record], running: Sequence[Record], world: str) -> float | None:
     """The smallest running weight with which ours has both the lowest error and the lowest cost of all methods, each
-    compared on the validation systems that both have; None where there is none."""
+    compared on the validation systems that both have; None where there is none above the world's own weight, or that
+    does as well."""
     ours = select(running, world=world, method=METHODS[0])
     others = [
         {
@@ -65,10 +67,11 @@ def cheaper_cost(tuned: Sequence[Record], running: Sequence[Record], world: str)
         for name in METHODS
         if not name.startswith("ours") and (value := chosen_cost(tuned, world, name)) is not None
     ]
-    for q in RUNNING_COSTS:
+    own = PROTOCOLS[world].state_cost
+    for q in (q for q in RUNNING_COSTS if q >= own):
         found = {figure: summarise(ours, f"{figure}_{q:g}") for figure in ("error", "cost")}
         if others and all(paired(found[f], other[f]).difference < 0 for other in others for f in found):
-            return q
+            return q if q > own else None
     return None
 
 
