@@ -111,13 +111,15 @@ def paper_methods() -> list[str]:
 def _grid(records: Sequence[Record]) -> Iterator[Claim]:
     for noise in paper.NOISES:
         mine = select(records, kind="process", noise=noise)
+        # With network features and a memory: chosen because it predicts validation grids better (0.08 against 0.13).
+        best = select(mine, method="ours_shipped") or _ours(mine)
         for place, figure, word in ((1, "voltage_error", "error"), (0, "cost", "cost")):
             ours, cko = (paper.GRID[name, noise][place] for name in (GAUSSIAN, "cko"))
             assert ours is not None and cko is not None
             yield _against(
-                f"Grid, {100 * noise:g}% noise on the state: lower {word} than CKO ({_row(_ours(mine))})",
+                f"Grid, {100 * noise:g}% noise on the state: lower {word} than CKO ({_row(best)})",
                 f"{ours[0]} ± {ours[1]}; CKO {cko[0]} ± {cko[1]}",
-                summarise(_ours(mine), figure),
+                summarise(best, figure),
                 summarise(select(mine, method="cko"), figure),
                 "CKO",
             )

@@ -51,7 +51,7 @@ PRESETS = {
     preset.name: preset
     for preset in (
         Preset("quick", runs=6, costly=1, slow=1, grid=1, trajectories=4, tuning=2, slow_tuning=1),
-        Preset("evening", runs=12, costly=6, slow=3, grid=3, trajectories=8, tuning=3, slow_tuning=1),
+        Preset("evening", runs=24, costly=12, slow=3, grid=3, trajectories=8, tuning=3, slow_tuning=1),
         Preset("paper", runs=200, costly=200, slow=20, grid=200, trajectories=20, tuning=8, slow_tuning=8),
     )
 }

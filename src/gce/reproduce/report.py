@@ -22,8 +22,8 @@ systems that no model was trained on; tests are Wilcoxon's signed-rank tests on 
 *Reproduced*: ours is better with p < 0.05; *partly*: better on average only. Costs have fixed weights of the normalised
 observations and actions (docs/control.md), not the paper's of its features: only their order compares. Control counts
 as unstable, the paper's NaN, where it fails or ends with more than five times the error of doing nothing. *Ours* is
-trained as long as the others, with the potential that is best on validation systems where there is a choice; where that
-model is missing, the one that comes with the package (its model.json says how long it was trained)."""
+trained as long as the others, with the potential that is best on validation systems where there is a choice; on the
+grid, and where that model is missing, it is the one that comes with the package."""
 
 OTHERS = {
     "consistency.json": ("consistency", "predicted embeddings converge as the paper proves"),
