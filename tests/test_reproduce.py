@@ -245,6 +245,17 @@ def test_unstable_control_is_not_averaged():
     assert (summary.n, summary.unstable, summary.mean) == (1, 1, 0.1)
 
 
+def test_unstable_runs_are_counted_over_all_noises(context):
+    def run(noise, seed, share):
+        settings = {"world": "grid", "method": "kpm", "kind": "process", "noise": noise}
+        return {"settings": settings, "seed": seed, "figures": {"voltage_error": share, "cost": 1.0}}
+
+    runs = [run(noise, seed, 9.0 if noise > 0.1 else 0.5) for noise in (0.02, 0.05, 0.1, 0.2) for seed in range(2)]
+    write_runs(EXPERIMENTS["grid_noise"], [*runs, {**runs[-1], "seed": 2, "failure": "x"}], "quick", context)
+    found = next(c for c in claims(context) if "KPM" in c.words)
+    assert found.ours.startswith("3 of 7 ") and found.verdict == "partly"
+
+
 def test_cheaper_plans_have_the_lowest_error_and_cost_on_validation_systems():
     def tuned(method, figures, seed=0):
         named = {}
