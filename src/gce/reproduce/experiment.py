@@ -50,7 +50,7 @@ def _costly(world: str, name: str) -> bool:
 PRESETS = {
     preset.name: preset
     for preset in (
-        Preset("quick", runs=6, costly=1, slow=1, grid=1, trajectories=4, tuning=2, slow_tuning=1),
+        Preset("quick", runs=4, costly=1, slow=1, grid=1, trajectories=2, tuning=2, slow_tuning=1),
         Preset("evening", runs=24, costly=12, slow=3, grid=3, trajectories=8, tuning=3, slow_tuning=1),
         Preset("paper", runs=200, costly=200, slow=20, grid=200, trajectories=20, tuning=8, slow_tuning=8),
     )
