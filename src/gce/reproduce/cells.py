@@ -170,10 +170,7 @@ class Queue:
 
     def run(self, cells: Iterable[Cell], run: Compute, done: Callable[[int], None] = lambda cells: None) -> None:
         for cell in cells:
-            if time.monotonic() > self.deadline:
-                return
-            self.store.keep(cell, compute(cell, run))
-            done(1)
+            done(self._run_one(cell, run))
 
     def run_side_by_side(
         self, cells: Sequence[Cell], run: Compute, jobs: int, done: Callable[[int], None] = lambda cells: None
