@@ -11,10 +11,12 @@ import torch
 import small
 from gce.baselines import BASELINES, BaselineController, BaselineDynamics, adapt, load, save, train
 from gce.baselines.base import configure
+from gce.baselines.koopman import LinearAdapted
 from gce.baselines.trainable import FineTuning, Trainable
 from gce.baselines.training import Training, _systems, validation_error
 from gce.baselines.windows import Draw, Recorded, draw_batch
 from gce.closed_loop import Protocol, control, problem_for
+from gce.control.problem import Problem
 from gce.control.qp import solve_qp
 from gce.control.task import Dynamics, Task
 from gce.control.tracking import Limits
@@ -189,8 +191,43 @@ def test_a_world_is_controlled(name):
     assert first.observations.shape == (7, *episode.observations.shape[1:])
     expected = controller.adapted.predict(run.seen[0], first.actions)
     assert np.allclose(first.observations, expected)
-    with pytest.raises(InputError, match="not in features"):
-        BaselineController(controller.adapted, dataclasses.replace(problem, on="features"))
+
+
+@names
+def test_a_goal_in_features(name, monkeypatch):
+    """Of the linear methods; others say that they have none."""
+    start, goal = system_episodes()[0].observations[[0, -1]].astype(float)
+    high = np.zeros((len(goal), 1))
+    high[0] = 2.0
+    problem = Problem(6, goal, -high, high, state_cost=0.0, terminal_cost=1.0, action_cost=1e-3, on="features")
+    one = adapted(name)
+    if not isinstance(one, LinearAdapted):
+        with pytest.raises(InputError, match=f"{name} has no features"):
+            BaselineController(one, problem)
+        return
+    plan = BaselineController(one, problem).plan(start)
+    aim = one.start(goal).numpy()[one.embedding]
+
+    def away(actions):
+        x = one.rollout(one.start(start), one.model.inputs(actions, None))[-1].numpy()
+        return float(np.square(x[one.embedding] - aim).sum() + 1e-3 * np.square(actions).sum())
+
+    assert plan.status == "solved"
+    assert plan.cost == pytest.approx(away(plan.actions), rel=1e-6)
+    others = np.random.default_rng(0).normal(size=(50, *plan.actions.shape)) * 0.05
+    moved = np.clip(plan.actions + others * (high > 0), -high, high)
+    assert all(away(actions) > away(plan.actions) for actions in moved)
+    monkeypatch.setattr("gce.baselines.controller.LARGE_STATE", 1)
+    with pytest.raises(InputError, match="at most 1 of all nodes"):
+        BaselineController(one, problem)
+
+
+def test_previous_actions_are_no_features():
+    model = train("cko", recorded("soft"), model=TINY["cko"], schedule=QUICK)
+    one = adapt(model, system_episodes("soft"))
+    nodes = one.graph.num_nodes
+    psi = one.features(torch.arange(len(one.c)).double()).numpy()[:, :6]
+    assert one.embedding.tolist() == psi.flatten().tolist() and len(one.c) == 7 * nodes
 
 
 # ---- training ----

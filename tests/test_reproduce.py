@@ -2,6 +2,7 @@
 
 import json
 from contextlib import nullcontext
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,10 +11,12 @@ from gce.cli import main
 from gce.errors import InputError
 from gce.reproduce import cells as cells_module
 from gce.reproduce.cells import Cell, Shard, Store, code_version, compute
-from gce.reproduce.choices import cheaper_cost, chosen_cost, chosen_potential
+from gce.reproduce.choices import cheaper_cost, chosen_cko, chosen_cost, chosen_potential
 from gce.reproduce.claims import claims
 from gce.reproduce.experiment import Context, Experiment, Preset
+from gce.reproduce.methods import title
 from gce.reproduce.prediction_tables import Prediction
+from gce.reproduce.recorded import _plans
 from gce.reproduce.registry import EXPERIMENTS
 from gce.reproduce.report import report, write_runs
 from gce.reproduce.runner import reproduce
@@ -118,7 +121,7 @@ def test_the_number_of_runs_is_of_the_method_and_the_world():
     preset = Preset("x", runs=9, costly=5, slow=2, grid=3, trajectories=1, tuning=4, slow_tuning=1)
     found = [preset.count(*which) for which in (("rope", "cko"), ("soft", "cko"), ("soft", "vae"), ("grid", "cko"))]
     assert found == [9, 5, 2, 3]
-    assert [preset.tuned_on("rope", "cko"), preset.tuned_on("swim", "cko"), preset.tuned_on("rope", "pcc")] == [4, 4, 1]
+    assert [preset.tuned_on("cko"), preset.tuned_on("pcc")] == [4, 1]
 
 
 def test_time_that_is_up_leaves_the_runs_that_are_there(context, monkeypatch):
@@ -212,7 +215,7 @@ def test_a_report_is_made_of_json_alone(context):
     assert len((context.results / "main.csv").read_text().splitlines()) == 17
 
 
-def test_the_claims_are_of_the_potential_chosen_on_validation_systems(context):
+def test_the_claims_are_of_what_is_chosen_on_validation_systems(context):
     def runs(experiment, errors, figure):
         return [
             {"settings": {"world": "rope", "split": "in-distribution", "method": name}, "seed": seed,
@@ -220,15 +223,33 @@ def test_the_claims_are_of_the_potential_chosen_on_validation_systems(context):
             for name, error in errors.items() for seed in range(3)
         ]  # fmt: skip
 
-    validation = {"ours_gaussian": 0.3, "ours_vmf": 0.2}
+    validation = {"ours_gaussian": 0.3, "ours_vmf": 0.2, "cko": 0.5, "cko_in_features": 0.4}
     # What the test systems say must not decide.
-    test = {"ours_gaussian": 0.1, "ours_vmf": 0.2, "cko": 0.4}
+    test = {"ours_gaussian": 0.1, "ours_vmf": 0.2, "cko": 0.3, "cko_in_features": 0.6}
     write_runs(EXPERIMENTS["action_weight"], runs("action_weight", validation, "error_0.01"), "quick", context)
     write_runs(EXPERIMENTS["main"], runs("main", test, "control_error"), "quick", context)
     assert chosen_potential(context.records("action_weight"), "rope") == "ours_vmf"
     assert chosen_potential([], "rope") == "ours_gaussian"
     first = claims(context)[0]
     assert "ours (vMF)" in first.words and first.ours.startswith("0.2 ")
+    assert chosen_cko(context.records("action_weight"), "rope") == "cko_in_features"
+    assert chosen_cko([], "rope") == "cko"
+    assert "CKO, planned in features 0.6 " in first.ours
+
+
+def test_the_published_models_have_rows_on_the_groups_that_are_there():
+    """And our CKO is planned as they are: in features, the last step alone, with their weight of actions."""
+    plans = {plan["method"]: plan for plan in _plans("swim", [])}
+    found = plans["cko_as_published"]
+    assert found == {**found, "model": "cko_in_features", "action_cost": 1e-4, "state_cost": 0.0}
+    assert title("cko_as_published") == "CKO, planned as published"
+    runs = [
+        {"settings": {"world": "swim", "method": "cko"}, "seed": seed, "figures": {"control_error": 0.1}}
+        for seed in (1, 3)
+    ]
+    page = EXPERIMENTS["recorded"].report(runs, Path())
+    assert "| CKO, published model | 0.405 ± 0.156 (n 8) | 0.063 |" in page
+    assert "| CKO, published model, the groups that are here | 0.394 ± 0.0651 (n 2) | 0.0615 |" in page
 
 
 def test_paired_differences_are_of_the_same_systems():

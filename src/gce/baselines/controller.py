@@ -12,12 +12,13 @@ from functools import cached_property
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
+from torch import Tensor
 
 from gce.baselines.base import Adapted
 from gce.baselines.impulse import LARGE_STATE, Impulse, ImpulseDynamics
 from gce.baselines.koopman import LinearAdapted
-from gce.baselines.planning import BaselineDynamics
+from gce.baselines.planning import BaselineDynamics, EmbeddingDynamics
 from gce.control.problem import Problem
 from gce.errors import InputError
 from gce.plans import Plan, Turns, check_problem, exogenous_after, settled_plan
@@ -27,7 +28,7 @@ Array = np.ndarray
 
 @dataclass(frozen=True, eq=False)
 class BaselineController:
-    """Plans for one adapted baseline and problem; goals are observations."""
+    """Plans for one adapted baseline and problem; goals are observations, or their features where these are linear."""
 
     adapted: Adapted
     problem: Problem
@@ -37,14 +38,25 @@ class BaselineController:
     def __post_init__(self) -> None:
         p, c, n = self.problem, self.adapted.model.sizes, self.adapted.graph.num_nodes
         check_problem(p, n, c)
-        if p.on != "observations":
-            raise InputError(f"baselines are compared by goals in observations, not in {p.on}; state the goal as one")
+        if p.on == "features" and not isinstance(self.adapted, LinearAdapted):
+            raise InputError(f"{self.adapted.model.name} has no features to state a goal in; use observations")
+        if p.on == "features" and self._large:
+            raise InputError(f"a plan in features is for at most {LARGE_STATE} of all nodes; use observations")
+
+    @property
+    def _large(self) -> bool:
+        return isinstance(self.adapted, LinearAdapted) and len(self.adapted.c) > LARGE_STATE
+
+    def _dynamics(self, controls: Bool[Array, "nodes a"], exogenous: Tensor | None) -> BaselineDynamics:
+        if self.problem.on == "features" and isinstance(self.adapted, LinearAdapted):
+            return EmbeddingDynamics(self.adapted, controls, exogenous)
+        return BaselineDynamics(self.adapted, controls, exogenous)
 
     @cached_property
     def _impulse(self) -> Impulse | None:
         """Responses in place of matrices along the path, where the method is linear and the graph large."""
         adapted, p = self.adapted, self.problem
-        if not isinstance(adapted, LinearAdapted) or len(adapted.c) <= LARGE_STATE:
+        if not (isinstance(adapted, LinearAdapted) and self._large):
             return None
         return Impulse(adapted, p.controls, p.goals[-1], p.horizon)
 
@@ -61,7 +73,7 @@ class BaselineController:
         clock = time.process_time()
         p, model = self.problem, self.adapted.model
         exogenous = exogenous_after(p, step, model.exogenous_std)
-        plain = BaselineDynamics(self.adapted, p.controls, exogenous)
+        plain = self._dynamics(p.controls, exogenous)
         x0 = plain.start(observation, before)
         known = self._impulse
         dynamics: BaselineDynamics | ImpulseDynamics = plain

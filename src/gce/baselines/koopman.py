@@ -14,8 +14,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from gce.baselines.base import Adapted, Baseline, Config
@@ -141,6 +142,13 @@ class LinearAdapted(Adapted):
 
     def features(self, x: Float[Tensor, "*batch s"]) -> Float[Tensor, "*batch nodes f"]:
         return x.unflatten(-1, (self.graph.num_nodes, -1))
+
+    @property
+    def embedding(self) -> Int[np.ndarray, " p"]:
+        """Which entries of x are features psi: all but previous actions, which stand last of each node."""
+        sizes = self.model.sizes
+        entries = np.arange(len(self.c)).reshape(self.graph.num_nodes, -1)
+        return entries[:, : entries.shape[1] - sizes.previous_action * sizes.num_actions].flatten()
 
     def slopes(
         self, x: Float[Tensor, "M s"], inputs: Float[Tensor, "M nodes i"]

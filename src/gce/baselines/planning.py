@@ -10,6 +10,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from gce.baselines.base import Adapted
+from gce.baselines.koopman import LinearAdapted
 from gce.control.task import dense_path
 from gce.control.tracking import DensePath
 
@@ -64,3 +65,21 @@ class BaselineDynamics:
 
     def output_slopes(self, x: Float[Array, "M s"]) -> Float[Array, "T p s"]:
         return self.adapted.output_slopes(torch.from_numpy(x)).numpy()
+
+
+@dataclass(frozen=True, eq=False)
+class EmbeddingDynamics(BaselineDynamics):
+    """As published for Koopman operators (Li et al. 2020): outputs are the features psi of all nodes, a part of x."""
+
+    adapted: LinearAdapted
+
+    def goal(self, observations: Float[Array, "M nodes d"]) -> Float[Array, "M p"]:
+        """The features of observations when nothing is pushed; a goal that stays is encoded once."""
+        distinct, which = np.unique(observations, axis=0, return_inverse=True)
+        return self.outputs(np.stack([self.start(goal) for goal in distinct]))[which.reshape(-1)]
+
+    def outputs(self, x: Float[Array, "*batch s"]) -> Float[Array, "*batch p"]:
+        return x[..., self.adapted.embedding]
+
+    def output_slopes(self, x: Float[Array, "M s"]) -> Float[Array, "T p s"]:
+        return np.eye(x.shape[-1])[None, self.adapted.embedding]

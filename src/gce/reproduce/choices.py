@@ -1,5 +1,5 @@
 """Which methods a table has, and what is chosen for their plans on validation systems: the weight of actions for every
-method in the same way, the potential and the running weight for ours.
+method in the same way, what CKO's plans aim at, the potential and the running weight for ours.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from gce.reproduce.statistics import paired, select, summarise
 METHODS = (
     "ours_gaussian",
     "cko",
+    "cko_in_features",
     "kpm",
     "ours_laplace",
     "ours_vmf",
@@ -45,6 +46,12 @@ def long_of(world: str) -> tuple[str, ...]:
 def chosen_potential(records: Sequence[Record], world: str) -> str:
     """Ours with the potential of the lowest mean error on validation systems; Gaussian where there was no choice."""
     errors = {name: min(_errors(records, world, name).values(), default=np.inf) for name in POTENTIALS}
+    return min(errors, key=lambda name: errors[name])
+
+
+def chosen_cko(records: Sequence[Record], world: str) -> str:
+    """CKO planned in observations or in features, whichever has the lower mean error on validation systems."""
+    errors = {name: min(_errors(records, world, name).values(), default=np.inf) for name in ("cko", "cko_in_features")}
     return min(errors, key=lambda name: errors[name])
 
 

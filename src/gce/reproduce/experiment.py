@@ -39,7 +39,7 @@ class Preset:
         runs = self.slow if name in ITERATIVE else self.costly if _costly(world, name) else self.runs
         return min(runs, self.grid) if world == "grid" else runs
 
-    def tuned_on(self, world: str, name: str) -> int:
+    def tuned_on(self, name: str) -> int:
         return self.slow_tuning if name in ITERATIVE else self.tuning
 
 

@@ -46,6 +46,8 @@ TITLES = {
     "cko_60_minutes": "CKO, 60 minutes",
     "cko_long": "CKO, trained long",
 }
+IN_FEATURES, AS_PUBLISHED = "_in_features", "_as_published"
+"""What follows a method's name where its plans bring features to those of the goal, and with the published costs."""
 ITERATIVE = ("vae", "pcc", "graph_ode")
 """Methods whose plans need iLQR and whose adaptation needs gradient descent: the slow ones."""
 
@@ -83,13 +85,16 @@ class Ours(Subject):
 
 @dataclass(frozen=True)
 class Other(Subject):
+    """on: what its plans aim at."""
+
     adapted: Adapted
+    on: str = "observations"
 
     def predict(self, observation: np.ndarray, actions: np.ndarray) -> np.ndarray:
         return self.adapted.predict(observation, actions)
 
     def planner(self, problem: Problem) -> Planner:
-        return BaselineController(self.adapted, problem, iterations=ITERATIONS)
+        return BaselineController(self.adapted, replace(problem, on=self.on), iterations=ITERATIONS)
 
     def features(self, observations: np.ndarray) -> np.ndarray:
         return torch.stack([self.adapted.start(o) for o in observations]).numpy()
@@ -143,15 +148,20 @@ class Method:
     def adapt(self, episodes: Sequence[Episode]) -> Subject:
         if self.ours:
             return Ours(adapt(self.model, episodes, measure=False))
-        return Other(adapt_baseline(self.model, episodes))
+        on = "features" if self.name.endswith(IN_FEATURES) else "observations"
+        return Other(adapt_baseline(self.model, episodes), on)
 
 
 def method(models: Path, world: str, name: str) -> Method:
     """By name; `ours_shipped` is the model that comes with the package."""
-    return Method(world, name, shipped(usual_model(world)) if name == "ours_shipped" else models / world / name)
+    own = models / world / name.removesuffix(IN_FEATURES)
+    return Method(world, name, shipped(usual_model(world)) if name == "ours_shipped" else own)
 
 
 def title(name: str) -> str:
+    for ending in (IN_FEATURES, AS_PUBLISHED):
+        if name.endswith(ending):
+            return f"{title(name.removesuffix(ending))}, planned{ending.replace('_', ' ')}"
     return TITLES.get(name, name.replace("_", " "))
 
 

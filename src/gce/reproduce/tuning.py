@@ -39,7 +39,7 @@ class Tuning(Experiment):
                     continue
                 chosen_from = {f"{self.weight}s": list(self.values), **self.fixed(context, world)}
                 settings = {"world": world, "method": name, **chosen_from}
-                for seed in range(preset.tuned_on(world, name)):
+                for seed in range(preset.tuned_on(name)):
                     found.append(control_cell(self.name, seed, settings, model, ("gce.reproduce.tuning",)))
         return sorted(found, key=lambda cell: cell.seed)
 
