@@ -7,6 +7,7 @@ import torch
 import gce.baselines.controller as room
 from gce.baselines import BaselineController, adapt, train
 from gce.baselines.base import Config, configure
+from gce.baselines.graph_ode import GraphOde, GraphOdeConfig
 from gce.baselines.koopman import Blocks
 from gce.baselines.kpm import Kpm, KpmConfig
 from gce.baselines.padded import Normal, PaddedConfig
@@ -143,6 +144,18 @@ def test_nodes_that_are_not_there_do_not_count():
     moved = x.clone()
     moved[:, 16:24] = 7.0
     assert torch.equal(model.likelihood(x, z, present), model.likelihood(moved, z, present))
+
+
+def test_a_large_graph_is_linearised_at_some_rows(monkeypatch):
+    episodes = system_episodes("rope")
+    small = configure(GraphOdeConfig, recorded("rope"), features=8, node_width=12, edge_width=8)
+    adapted = GraphOde(small).double().adapted(episodes[0].graph)
+    x = torch.from_numpy(np.random.default_rng(0).normal(size=(9, 4 * adapted.graph.num_nodes)))
+    inputs = torch.zeros(9, adapted.graph.num_nodes, 1).double()
+    whole = adapted.slopes(x, inputs)
+    monkeypatch.setattr("gce.baselines.graph_ode.SLOPES", 3 * x.shape[1] * adapted.graph.num_edges)
+    for every, some in zip(whole, adapted.slopes(x, inputs), strict=True):
+        assert torch.allclose(some, every[[2, 2, 2, 2, 4, 4, 6, 6, 6]])
 
 
 def test_impulse_responses_plan_as_matrices_do(monkeypatch):

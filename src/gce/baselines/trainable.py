@@ -38,11 +38,15 @@ class Schedule:
 
 @dataclass(frozen=True)
 class FineTuning:
-    """The budget of adaptation by gradient descent, the same for every method that needs it."""
+    """The budget of adaptation by gradient descent, the same for every method that needs it.
+
+    edges: of all windows of a step, at most, so that a step on a large graph takes no longer.
+    """
 
     steps: int = 100
     learning_rate: float = 3e-4
     windows: int = 8
+    edges: int = 8192
     horizon: int = 16
     check_every: int = 20
 
@@ -79,7 +83,7 @@ class FineTuned(Trainable):
         system, graph = Recorded(tuned, episodes), episodes[0].graph
         rng, generator = np.random.default_rng(0), torch.Generator().manual_seed(0)
         optimiser = torch.optim.Adam(tuned.parameters(), lr=plan.learning_rate)
-        draw = Draw(systems=1, windows=plan.windows)
+        draw = Draw(systems=1, windows=min(plan.windows, max(1, plan.edges // max(1, graph.num_edges))))
         best = copy.deepcopy(tuned).double().adapted(graph)
         least = best.miss(system.states, system.inputs)
         for k in range(plan.steps):

@@ -43,6 +43,7 @@ def train(
     *,
     folder: Path | str | None = None,
     validation: float = 0.05,
+    validation_systems: int = VALIDATION_SYSTEMS,
     seconds: float = math.inf,
     tell: Callable[[Progress], None] = lambda progress: None,
     model: dict[str, Any] | None = None,
@@ -51,7 +52,8 @@ def train(
     """Train a baseline.
 
     folder: for the model, its log and a checkpoint, from which the same call goes on; by default nothing is kept.
-    validation: share of the systems kept to choose the best model by. seconds: stop when so many were spent.
+    validation: share of the systems kept to choose the best model by. validation_systems: how many of these are used.
+    seconds: stop when so many were spent.
     tell: hears of every iteration.
     model, schedule: fields of the method's configuration and of `Schedule` to change.
     """
@@ -65,7 +67,7 @@ def train(
     if isinstance(baseline, Trainable):
         with tempfile.TemporaryDirectory() as nowhere:
             place = Path(nowhere if folder is None else folder)
-            run = Training(baseline, _systems(baseline, rest, plan), kept[:VALIDATION_SYSTEMS], plan, _made(place))
+            run = Training(baseline, _systems(baseline, rest, plan), kept[:validation_systems], plan, _made(place))
             run.resume()
             best = run.run(tell, seconds)
             about |= {"seconds": round(run.seconds, 1), "iterations": run.iteration, "validation_nrmse": best}

@@ -41,7 +41,10 @@ class ControlTable(Experiment):
             model = None if name in UNADAPTED else context.method(world, settings.get("model", name))
             if model is None and name not in UNADAPTED:
                 continue
-            for seed in range(self.count(preset, settings)):
+            runs = self.count(preset, settings)
+            if not runs:
+                context.leave_out(f"{world}/{name} takes minutes a run and is not in the preset {preset.name}")
+            for seed in range(runs):
                 found.append(control_cell(self.name, seed, settings, model))
         return sorted(found, key=lambda cell: cell.seed)
 

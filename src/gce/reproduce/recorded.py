@@ -38,7 +38,7 @@ class Recorded(Experiment):
     def cells(self, preset: Preset, context: Context) -> list[Cell]:
         files = sorted(context.recorded.glob("*_*.npz")) if context.recorded else []
         if not files:
-            context.skipped.append("no recordings are there, recorded is left out; name their folder with --recorded")
+            context.leave_out("no recordings are there, recorded is left out; name their folder with --recorded")
         tuned = context.records("action_weight")
         found = []
         for file in files:

@@ -165,7 +165,15 @@ def _train(recipe: Recipe, data: Any, changes: dict[str, Any], folder: Path | No
     from gce.baselines.folder import about
 
     schedule = {**recipe.schedule, **changes}
-    model = train_baseline(recipe.method, data, folder=folder, tell=tell, model=recipe.model, schedule=schedule)
+    model = train_baseline(
+        recipe.method,
+        data,
+        folder=folder,
+        validation_systems=recipe.validation_systems,
+        tell=tell,
+        model=recipe.model,
+        schedule=schedule,
+    )
     return model, None if folder is None else about(folder).get("validation_nrmse")
 
 
