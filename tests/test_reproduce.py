@@ -11,7 +11,7 @@ from gce.cli import main
 from gce.errors import InputError
 from gce.reproduce import cells as cells_module
 from gce.reproduce.cells import Cell, Shard, Store, code_version, compute
-from gce.reproduce.choices import cheaper_cost, chosen_cko, chosen_cost, chosen_potential
+from gce.reproduce.choices import cheaper_cost, chosen_cko, chosen_cost, chosen_for_grid, chosen_potential
 from gce.reproduce.claims import claims
 from gce.reproduce.experiment import Context, Experiment, Preset
 from gce.reproduce.methods import title
@@ -264,6 +264,16 @@ def test_unstable_control_is_not_averaged():
     figures = [{"control_error": e, "control_error_over_nothing": share} for e, share in ((0.1, 0.2), (9.0, 9.0))]
     summary = summarise([{"seed": k, "figures": f} for k, f in enumerate(figures)], "control_error")
     assert (summary.n, summary.unstable, summary.mean) == (1, 1, 0.1)
+
+
+def test_claims_of_the_grid_are_of_the_model_that_predicts_validation_grids_better(context):
+    assert chosen_for_grid(context.models) == "ours_shipped"
+    folder = context.models / "grid" / "ours_gaussian"
+    folder.mkdir(parents=True)
+    (folder / "model.safetensors").touch()
+    for error, expected in ((0.5, "ours_shipped"), (0.01, "ours_gaussian")):
+        (folder / "model.json").write_text(json.dumps({"about": {"validation_nrmse": error}}))
+        assert chosen_for_grid(context.models) == expected
 
 
 def test_unstable_runs_are_counted_over_all_noises(context):

@@ -54,7 +54,7 @@ PRESETS = {
     preset.name: preset
     for preset in (
         Preset("quick", runs=4, costly=1, slow=1, grid=1, slow_grid=0, trajectories=2, tuning=2, slow_tuning=1),
-        Preset("evening", runs=24, costly=12, slow=3, grid=3, slow_grid=1, trajectories=8, tuning=3, slow_tuning=1),
+        Preset("evening", runs=24, costly=12, slow=3, grid=3, slow_grid=1, trajectories=8, tuning=6, slow_tuning=1),
         Preset(
             "paper", runs=200, costly=200, slow=20, grid=200, slow_grid=20, trajectories=20, tuning=8, slow_tuning=8
         ),
