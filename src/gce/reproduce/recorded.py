@@ -111,7 +111,10 @@ def _published(world: str, groups: Sequence[int]) -> list[list[Any]]:
     for (where, name), (error, places, mean) in paper.PUBLISHED.items():
         if where == world:
             rows.append([f"{title(name)}, published model", _told(error, 8), places[0], "–", "–", mean, "–"])
-    errors, places_, means = (np.array(figures)[groups] for figures in paper.PUBLISHED_GROUPS[world])
+    known = paper.PUBLISHED_GROUPS[world]
+    if any(group >= len(known[0]) for group in groups):
+        return rows
+    errors, places_, means = (np.array(figures)[groups] for figures in known)
     spread = (errors.mean(), errors.std(ddof=1)) if len(groups) > 1 else (errors.mean(), np.nan)
     told = [_told(spread, len(groups)), short(places_.mean()), "–", "–", short(means.mean()), "–"]
     return [*rows, [f"{title('cko')}, published model, the groups that are here", *told]]
