@@ -299,6 +299,14 @@ def test_a_saved_baseline_is_the_same(name, tmp_path):
     assert validation_error(model, [system_episodes()]) == validation_error(loaded, [system_episodes()])
 
 
+def test_a_training_may_begin_from_a_trained_model():
+    options = {"model": TINY["cko"], "validation": 0.3}
+    first = train("cko", recorded("rope"), schedule={**QUICK, "iterations": 3}, **options)
+    still = {**QUICK, "iterations": 1, "learning_rate": 0.0}
+    assert bits(train("cko", recorded("rope"), schedule=still, start=first, **options)) == bits(first)
+    assert bits(train("cko", recorded("rope"), schedule=still, **options)) != bits(first)
+
+
 def test_a_stop_after_some_time_leaves_the_best_model(tmp_path):
     model = train("cko", recorded("rope"), folder=tmp_path, seconds=1e-6, model=TINY["cko"], validation=0.3)
     assert (tmp_path / "log.jsonl").read_text().count("\n") == 1

@@ -48,6 +48,7 @@ def train(
     tell: Callable[[Progress], None] = lambda progress: None,
     model: dict[str, Any] | None = None,
     schedule: dict[str, Any] | None = None,
+    start: Baseline | None = None,
 ) -> Baseline:
     """Train a baseline.
 
@@ -56,6 +57,7 @@ def train(
     seconds: stop when so many were spent.
     tell: hears of every iteration.
     model, schedule: fields of the method's configuration and of `Schedule` to change.
+    start: a trained model of the same configuration to begin from, its units included.
     """
     kind = baseline_named(name)
     plan = dataclasses.replace(getattr(kind, "schedule", Schedule()), **(schedule or {}))
@@ -67,7 +69,10 @@ def train(
     if isinstance(baseline, Trainable):
         with tempfile.TemporaryDirectory() as nowhere:
             place = Path(nowhere if folder is None else folder)
-            run = Training(baseline, _systems(baseline, rest, plan), kept[:validation_systems], plan, _made(place))
+            systems = _systems(baseline, rest, plan)
+            if start is not None:
+                baseline.load_state_dict(start.state_dict())
+            run = Training(baseline, systems, kept[:validation_systems], plan, _made(place))
             run.resume()
             best = run.run(tell, seconds)
             about |= {"seconds": round(run.seconds, 1), "iterations": run.iteration, "validation_nrmse": best}

@@ -75,15 +75,16 @@ class Train:
             plan: dict[str, Any] = {"iterations": 0}
             if _horizons(recipe):
                 plan = _kept(work / "plan.json", lambda: _measure(recipe, data, 60 * minutes))
-            clock = _Clock(work / "cpu.json")
+            start, before = self._start(recipe)
+            clock = _Clock(work / "cpu.json", before.get("cpu_seconds", 0.0))
             about = {
                 "recipe": recipe.folder,
-                "cpu_minutes_asked": minutes,
-                "iterations": plan["iterations"],
+                "cpu_minutes_asked": minutes + before.get("cpu_minutes_asked", 0.0),
+                "iterations": plan["iterations"] + before.get("iterations", 0),
                 "data": data.metadata.get("recording", {}),
             }
             finished = work / "model"
-            _fit(recipe, data, plan, work, clock, finished, about)
+            _fit(recipe, data, plan, work, clock, finished, about, start)
         place = self.out / recipe.folder
         place.mkdir(parents=True, exist_ok=True)
         for file in finished.iterdir():
@@ -91,13 +92,23 @@ class Train:
         shutil.rmtree(work)
         return {**about, "cpu_seconds": round(clock.seconds)}
 
+    def _start(self, recipe: Recipe) -> tuple[Any, dict[str, Any]]:
+        """The model that a training begins from, and what is known of it; None and nothing where there is none."""
+        if recipe.start is None:
+            return None, {}
+        from gce.baselines import load
+        from gce.baselines.folder import about
+
+        folder = self.out / recipe.world / recipe.start
+        return load(folder), about(folder)
+
 
 class _Clock:
-    """CPU seconds of a training over all its stretches."""
+    """CPU seconds of a training over all its stretches. before: those of the model that it began from."""
 
-    def __init__(self, file: Path) -> None:
+    def __init__(self, file: Path, before: float) -> None:
         self._file = file
-        self._before: float = json.loads(file.read_text())["seconds"] if file.exists() else 0.0
+        self._before: float = json.loads(file.read_text())["seconds"] if file.exists() else before
         self._start = time.process_time()
 
     @property
@@ -129,7 +140,14 @@ def _measure(recipe: Recipe, data: Any, seconds: float) -> dict[str, Any]:
 
 
 def _fit(
-    recipe: Recipe, data: Any, plan: dict[str, Any], work: Path, clock: _Clock, out: Path, about: dict[str, Any]
+    recipe: Recipe,
+    data: Any,
+    plan: dict[str, Any],
+    work: Path,
+    clock: _Clock,
+    out: Path,
+    about: dict[str, Any],
+    start: Any,
 ) -> None:
     from gce.baselines import save
     from gce.files import save_model
@@ -145,13 +163,15 @@ def _fit(
 
     with progress(f"training {recipe.folder}", plan["iterations"], "iterations") as done:
         reached = counted(done)
-        model, error = _train(recipe, data, changes, work, tell)
+        model, error = _train(recipe, data, changes, work, tell, start)
     clock.keep()
     about |= {"cpu_seconds": round(clock.seconds), "validation_nrmse": error}
     (save_model if recipe.method == OURS else save)(model, out, about)
 
 
-def _train(recipe: Recipe, data: Any, changes: dict[str, Any], folder: Path | None, tell: Any) -> tuple[Any, Any]:
+def _train(
+    recipe: Recipe, data: Any, changes: dict[str, Any], folder: Path | None, tell: Any, start: Any = None
+) -> tuple[Any, Any]:
     """(model, validation error or None)."""
     if recipe.method == OURS:
         from gce.learning import train
@@ -173,6 +193,7 @@ def _train(recipe: Recipe, data: Any, changes: dict[str, Any], folder: Path | No
         tell=tell,
         model=recipe.model,
         schedule=schedule,
+        start=start,
     )
     return model, None if folder is None else about(folder).get("validation_nrmse")
 
