@@ -1,6 +1,7 @@
 """Experiments by command: cells that are kept, failures that are counted, tables made of JSON."""
 
 import json
+import shutil
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from gce.reproduce import cells as cells_module
 from gce.reproduce.cells import Cell, Shard, Store, code_version, compute
 from gce.reproduce.choices import cheaper_cost, chosen_cko, chosen_cost, chosen_for_grid, chosen_potential
 from gce.reproduce.claims import claims
-from gce.reproduce.experiment import Context, Experiment, Preset
+from gce.reproduce.experiment import PRESETS, Context, Experiment, Preset
 from gce.reproduce.methods import title
 from gce.reproduce.prediction_tables import Prediction
 from gce.reproduce.recorded import _plans
@@ -105,6 +106,34 @@ def test_shards_divide_the_cells_and_are_put_together(context, monkeypatch):
     assert whole.computed == []
     with pytest.raises(InputError, match="i/n"):
         Shard.of("3/2")
+
+
+class Counted(Squares):
+    """As many numbers as the preset has runs."""
+
+    def cells(self, preset, context):
+        return [Cell(self.name, {"row": 1, "number": k}, k, modules=("gce.metrics",)) for k in range(preset.runs)]
+
+
+def test_results_are_known_without_their_cells_and_stay_where_fewer_are_asked_for(context, monkeypatch):
+    monkeypatch.setitem(EXPERIMENTS, "squares", Counted())
+    reproduce([Counted()], PRESETS["evening"], context, None, no_bar)
+    shutil.rmtree(context.results / ".cells")  # as in a fresh clone
+    page = (context.results / "squares.md").read_text()
+    again = Counted()
+    reproduce([again], PRESETS["quick"], context, None, no_bar)
+    assert again.computed == []
+    assert len(context.records("squares")) == PRESETS["evening"].runs
+    assert (context.results / "squares.md").read_text() == page and "--preset evening" in page
+    # What other code made has another key: neither known nor kept.
+    file = context.results / "squares.json"
+    text = json.loads(file.read_text())
+    file.write_text(json.dumps({**text, "runs": [{**r, "key": "of other code"} for r in text["runs"]]}))
+    shutil.rmtree(context.results / ".cells")
+    anew = Counted()
+    reproduce([anew], PRESETS["quick"], context, None, no_bar)
+    assert len(anew.computed) == len(context.records("squares")) == PRESETS["quick"].runs
+    assert "--preset quick" in (context.results / "squares.md").read_text()
 
 
 def test_processes_side_by_side_compute_the_same_cells(context, monkeypatch):
@@ -305,6 +334,10 @@ def test_cheaper_plans_have_the_lowest_error_and_cost_on_validation_systems():
     # Only systems that both have are compared.
     assert cheaper_cost(theirs + tuned("vae", {1e-3: (0.01, 1.0)}, seed=1), ours, "rope") is None
     assert cheaper_cost(theirs, ours + tuned("ours_gaussian", {1e-3: (9.0, 99.0)}, seed=1), "rope") == 1e-2
+    # The error is lower on average, the cost on every system.
+    theirs_too = theirs + tuned("cko", {1e-2: (0.2, 7.0)}, seed=1)
+    dear = ours + tuned("ours_gaussian", {1e-2: (0.25, 7.1), 3e-2: (0.25, 6.9)}, seed=1)
+    assert cheaper_cost(theirs_too, dear, "rope") == 3e-2
     # The world's own weight needs no row of its own.
     swim = [{**r, "settings": {**r["settings"], "world": "swim"}} for r in theirs + ours]
     assert cheaper_cost(swim[:1], swim[1:], "swim") == 1e-2

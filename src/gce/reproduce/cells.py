@@ -126,6 +126,13 @@ class Store:
             return None
         return found
 
+    def take(self, cells: Sequence[Cell], records: Sequence[dict[str, Any]]) -> None:
+        """Keep what some records say of cells that are not here."""
+        known = {record["key"]: record for record in records if "key" in record}
+        for cell in cells:
+            if cell.key in known and not self.path(cell).exists():
+                self.keep(cell, known[cell.key])
+
     def keep(self, cell: Cell, record: dict[str, Any]) -> None:
         path = self.path(cell)
         temporary = path.with_name(f".{path.name}.{os.getpid()}")

@@ -14,7 +14,7 @@ from gce.closed_loop import PROTOCOLS
 from gce.reproduce.experiment import Record
 from gce.reproduce.methods import method
 from gce.reproduce.recipes import LONG, LONGER
-from gce.reproduce.statistics import paired, select, summarise
+from gce.reproduce.statistics import Summary, paired, select, summarise
 
 METHODS = (
     "ours_gaussian",
@@ -72,9 +72,9 @@ def chosen_cost(records: Sequence[Record], world: str, name: str) -> float | Non
 
 
 def cheaper_cost(tuned: Sequence[Record], running: Sequence[Record], world: str) -> float | None:
-    """The smallest running weight with which ours has both the lowest error and the lowest cost of all methods, each
-    compared on the validation systems that both have; None where there is none above the world's own weight, or that
-    does as well."""
+    """The smallest running weight with which ours has a lower mean error than every other method and a lower cost on
+    every validation system, each compared on the systems that both have; None where there is none above the world's own
+    weight, or that does as well."""
     ours = select(running, world=world, method=METHODS[0])
     others = [
         {
@@ -86,10 +86,16 @@ def cheaper_cost(tuned: Sequence[Record], running: Sequence[Record], world: str)
     ]
     own = PROTOCOLS[world].state_cost
     for q in (q for q in RUNNING_COSTS if q >= own):
-        found = {figure: summarise(ours, f"{figure}_{q:g}") for figure in ("error", "cost")}
-        if others and all(paired(found[f], other[f]).difference < 0 for other in others for f in found):
+        error, cost = (summarise(ours, f"{figure}_{q:g}") for figure in ("error", "cost"))
+        if others and all(
+            paired(error, other["error"]).difference < 0 and _always_lower(cost, other["cost"]) for other in others
+        ):
             return q if q > own else None
     return None
+
+
+def _always_lower(ours: Summary, theirs: Summary) -> bool:
+    return all(value < theirs.values.get(seed, np.inf) for seed, value in ours.values.items())
 
 
 def _errors(records: Sequence[Record], world: str, name: str) -> dict[float, float]:

@@ -60,6 +60,7 @@ PRESETS = {
         ),
     )
 }
+LARGEST = PRESETS["paper"]
 
 
 def preset_named(name: str) -> Preset:
