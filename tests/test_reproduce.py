@@ -15,7 +15,7 @@ from gce.reproduce.cells import Cell, Shard, Store, code_version, compute
 from gce.reproduce.choices import cheaper_cost, chosen_cko, chosen_cost, chosen_for_grid, chosen_potential
 from gce.reproduce.claims import claims
 from gce.reproduce.experiment import PRESETS, Context, Experiment, Preset
-from gce.reproduce.methods import title
+from gce.reproduce.names import title
 from gce.reproduce.prediction_tables import Prediction
 from gce.reproduce.recorded import _plans
 from gce.reproduce.registry import EXPERIMENTS
@@ -23,7 +23,7 @@ from gce.reproduce.report import report, write_runs
 from gce.reproduce.runner import reproduce
 from gce.reproduce.statistics import paired, summarise
 
-TINY = Preset("quick", runs=2, costly=1, slow=1, grid=1, slow_grid=1, trajectories=1, tuning=1, slow_tuning=1)
+TINY = Preset("quick", runs=2, costly=1, latent=1, slow=1, grid=1, slow_grid=1, trajectories=1, tuning=1, slow_tuning=1)
 
 
 def no_bar(description, total, unit):
@@ -147,10 +147,12 @@ def test_processes_side_by_side_compute_the_same_cells(context, monkeypatch):
 
 
 def test_the_number_of_runs_is_of_the_method_and_the_world():
-    preset = Preset("x", runs=9, costly=5, slow=2, grid=3, slow_grid=1, trajectories=1, tuning=4, slow_tuning=1)
-    asked = (("rope", "cko"), ("soft", "cko"), ("soft", "vae"), ("grid", "cko"), ("grid", "graph_ode"))
-    assert [preset.count(*which) for which in asked] == [9, 5, 2, 3, 1]
-    assert [preset.tuned_on("cko"), preset.tuned_on("pcc")] == [4, 1]
+    preset = Preset(
+        "x", runs=9, costly=5, latent=4, slow=2, grid=3, slow_grid=1, trajectories=1, tuning=8, slow_tuning=6
+    )
+    asked = ["rope/cko", "soft/cko", "soft/vae", "soft/graph_ode", "grid/cko", "grid/graph_ode"]
+    assert [preset.count(*which.split("/")) for which in asked] == [9, 5, 4, 2, 3, 1]
+    assert [preset.tuned_on(name) for name in ("cko", "pcc", "graph_ode")] == [8, 6, 6]
 
 
 def test_time_that_is_up_leaves_the_runs_that_are_there(context, monkeypatch):

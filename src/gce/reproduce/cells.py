@@ -29,7 +29,7 @@ SOURCE = Path(__file__).parents[1]
 ASIDE = (
     *(
         f"gce.reproduce.{name}"
-        for name in ("cells", "choices", "experiment", "paper", "pictures", "recipes", "statistics")
+        for name in ("cells", "choices", "experiment", "names", "paper", "pictures", "recipes", "statistics")
     ),
     *(f"gce.{name}" for name in ("training", "learning", "losses", "remembering", "baselines.training")),
 )

@@ -11,7 +11,7 @@ from gce.experiments.eval_time import RELATIONS
 from gce.reproduce import paper
 from gce.reproduce.choices import CHEAPER, METHODS, chosen_cko, chosen_for_grid, chosen_potential
 from gce.reproduce.experiment import Context, Record
-from gce.reproduce.methods import title
+from gce.reproduce.names import title
 from gce.reproduce.statistics import Summary, is_unstable, paired, select, summarise, values_of
 
 SIGNIFICANT = 0.05

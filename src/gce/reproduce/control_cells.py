@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from gce.closed_loop import PROTOCOLS
-from gce.metrics import control_error
+from gce.metrics import control_error, nrmse
 from gce.oracles import linear_oracle
 from gce.reproduce.cells import Cell
 from gce.reproduce.experiment import Context
@@ -33,7 +33,8 @@ def control_cell(
     return Cell(experiment, settings, seed, files, (*MODULES, *own, "gce.reproduce.control_cells", *modules))
 
 
-def run_cell(cell: Cell, context: Context) -> dict[str, Any]:
+def run_cell(cell: Cell, context: Context, predicted: bool = False) -> dict[str, Any]:
+    """predicted: the mean NRMSE of predicting the episode that the goal is of, too."""
     s = cell.settings
     noise = {name: s.get(name, 0.0) for name in ("observation_noise", "process_noise")}
     setting = _drawn(s["world"], s["split"], TEST + cell.seed, s.get("episodes", DEFAULT_EPISODES), *noise.values())
@@ -41,7 +42,13 @@ def run_cell(cell: Cell, context: Context) -> dict[str, Any]:
     if s["method"] in UNADAPTED:
         return _unadapted(setting, s["method"], **noise)
     found = loaded(context, s["world"], s.get("model", s["method"]), s.get("form"))
-    figures = run_control(setting, found.adapt(setting.episodes), protocol, **noise)[1]
+    subject = found.adapt(setting.episodes)
+    figures = run_control(setting, subject, protocol, **noise)[1]
+    if predicted:
+        truth = setting.target.observations.astype(float)
+        with np.errstate(over="ignore", invalid="ignore"):
+            path = subject.predict(truth[0], setting.target.actions)
+            figures["nrmse"] = float(nrmse(path[1:], truth[1:], setting.env.observation_std).mean())
     return {**figures, "trained_minutes": found.minutes}
 
 

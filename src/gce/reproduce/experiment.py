@@ -11,7 +11,8 @@ from typing import Any, ClassVar
 
 from gce.errors import InputError
 from gce.reproduce.cells import Cell
-from gce.reproduce.methods import ITERATIVE, Method, method
+from gce.reproduce.methods import Method, method
+from gce.reproduce.names import LATENT, SLOW
 
 Record = dict[str, Any]
 """Of one cell: settings, seed, key, figures or failure, cpu_seconds."""
@@ -21,14 +22,15 @@ Record = dict[str, Any]
 class Preset:
     """How many runs a cell of a table has.
 
-    costly: of CKO where a plan takes half a minute (its decoder is linearised at every step); slow: of methods whose
-    plans need iLQR; slow_grid: of these on the grid, minutes each; tuning, slow_tuning: validation systems that weights
-    are chosen on.
+    costly: of CKO where a plan takes half a minute (its decoder is linearised at every step); latent, slow: of methods
+    whose plans need iLQR, seconds and minutes each; slow_grid: of the slow ones on the grid; tuning, slow_tuning:
+    validation systems that weights are chosen on, fewer for methods that need iLQR.
     """
 
     name: str
     runs: int
     costly: int
+    latent: int
     slow: int
     grid: int
     slow_grid: int
@@ -38,29 +40,30 @@ class Preset:
 
     def count(self, world: str, name: str) -> int:
         """Runs of a method in a world."""
+        if name in SLOW:
+            return self.slow_grid if world == "grid" else self.slow
         if world == "grid":
-            return self.slow_grid if name in ITERATIVE else self.grid
-        return self.slow if name in ITERATIVE else self.costly if _costly(world, name) else self.runs
+            return self.grid
+        return self.latent if name in LATENT else self.costly if _costly(world, name) else self.runs
 
     def tuned_on(self, name: str) -> int:
-        return self.slow_tuning if name in ITERATIVE else self.tuning
+        return self.slow_tuning if name in (*LATENT, *SLOW) else self.tuning
 
 
 def _costly(world: str, name: str) -> bool:
     return world != "rope" and name == "cko"
 
 
-PRESETS = {
-    preset.name: preset
-    for preset in (
-        Preset("quick", runs=4, costly=1, slow=1, grid=1, slow_grid=0, trajectories=2, tuning=2, slow_tuning=1),
-        Preset("evening", runs=24, costly=12, slow=3, grid=3, slow_grid=1, trajectories=8, tuning=6, slow_tuning=1),
-        Preset(
-            "paper", runs=200, costly=200, slow=20, grid=200, slow_grid=20, trajectories=20, tuning=8, slow_tuning=8
-        ),
-    )
-}
-LARGEST = PRESETS["paper"]
+QUICK = Preset(
+    "quick", runs=4, costly=1, latent=1, slow=1, grid=1, slow_grid=0, trajectories=2, tuning=2, slow_tuning=1
+)
+EVENING = Preset(
+    "evening", runs=24, costly=12, latent=6, slow=3, grid=3, slow_grid=1, trajectories=20, tuning=6, slow_tuning=2
+)
+PAPER = Preset(
+    "paper", runs=200, costly=200, latent=20, slow=20, grid=200, slow_grid=20, trajectories=20, tuning=8, slow_tuning=8
+)
+PRESETS = {preset.name: preset for preset in (QUICK, EVENING, PAPER)}
 
 
 def preset_named(name: str) -> Preset:

@@ -29,27 +29,8 @@ ITERATIONS = 10
 """Of a plan that is linearised again, for every method."""
 OUR_MODULES = ("gce.system", "gce.controller", "gce.files")
 OTHER_MODULES = ("gce.baselines.folder", "gce.baselines.controller")
-
-TITLES = {
-    "vae": "VAE",
-    "pcc": "PCC",
-    "graph_ode": "GraphODE",
-    "kpm": "KPM",
-    "cko": "CKO",
-    "ours_vmf": "ours (vMF)",
-    "ours_laplace": "ours (Laplace)",
-    "ours_gaussian": "ours (Gaussian)",
-    "ours_mlp": "ours (MLP)",
-    "ours_shipped": "ours (the package's model)",
-    "ours_cheaper": "ours (Gaussian), cheaper plans",
-    "ours_60_minutes": "ours (Gaussian), 60 minutes",
-    "cko_60_minutes": "CKO, 60 minutes",
-    "cko_long": "CKO, trained long",
-}
-IN_FEATURES, AS_PUBLISHED = "_in_features", "_as_published"
-"""What follows a method's name where its plans bring features to those of the goal, and with the published costs."""
-ITERATIVE = ("vae", "pcc", "graph_ode")
-"""Methods whose plans need iLQR and whose adaptation needs gradient descent: the slow ones."""
+IN_FEATURES = "_in_features"
+"""What follows a method's name where its plans bring features to those of the goal."""
 
 
 class Subject(ABC):
@@ -156,13 +137,6 @@ def method(models: Path, world: str, name: str) -> Method:
     """By name; `ours_shipped` is the model that comes with the package."""
     own = models / world / name.removesuffix(IN_FEATURES)
     return Method(world, name, shipped(usual_model(world)) if name == "ours_shipped" else own)
-
-
-def title(name: str) -> str:
-    for ending in (IN_FEATURES, AS_PUBLISHED):
-        if name.endswith(ending):
-            return f"{title(name.removesuffix(ending))}, planned{ending.replace('_', ' ')}"
-    return TITLES.get(name, name.replace("_", " "))
 
 
 def noisy(episodes: Sequence[Episode], share: float, unit: np.ndarray, rng: np.random.Generator) -> list[Episode]:

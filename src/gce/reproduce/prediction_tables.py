@@ -14,7 +14,8 @@ from gce.metrics import nrmse
 from gce.reproduce.cells import Cell
 from gce.reproduce.control_cells import control_cell, loaded
 from gce.reproduce.experiment import Context, Experiment, Preset, Record
-from gce.reproduce.methods import noisy, title
+from gce.reproduce.methods import noisy
+from gce.reproduce.names import title
 from gce.reproduce.pictures import curves
 from gce.reproduce.statistics import markdown, paired, select, summarise, values_of
 from gce.reproduce.tasks import SEEN, SIZES, TEST, draw

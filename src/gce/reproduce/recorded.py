@@ -24,7 +24,8 @@ from gce.reproduce.cells import Cell
 from gce.reproduce.choices import chosen_cost, long_of, methods_of
 from gce.reproduce.control_cells import control_cell, loaded
 from gce.reproduce.experiment import Context, Experiment, Preset, Record
-from gce.reproduce.methods import AS_PUBLISHED, IN_FEATURES, title
+from gce.reproduce.methods import IN_FEATURES
+from gce.reproduce.names import AS_PUBLISHED, title
 from gce.reproduce.prediction_tables import error_figures
 from gce.reproduce.statistics import markdown, paired, select, short, summarise, values_of
 from gce.reproduce.tasks import Setting, protocol_for, run_control

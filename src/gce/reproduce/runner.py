@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 
 from gce.reproduce.cells import Cell, Queue, Shard, Store
-from gce.reproduce.experiment import LARGEST, PRESETS, Context, Experiment, Preset, Record
+from gce.reproduce.experiment import PAPER, PRESETS, Context, Experiment, Preset, Record
 from gce.reproduce.registry import EXPERIMENTS
 from gce.reproduce.report import report, write_runs
 
@@ -65,7 +65,7 @@ def reproduce(
 
 def _every(experiment: Experiment, cells: Sequence[Cell], context: Context) -> list[Cell]:
     """Some cells, and those that the largest preset has beside them."""
-    largest = experiment.cells(LARGEST, replace(context, skipped=[]))
+    largest = experiment.cells(PAPER, replace(context, skipped=[]))
     found = {cell.key: cell for cell in [*cells, *largest]}
     return sorted(found.values(), key=lambda cell: cell.seed)
 
@@ -76,7 +76,7 @@ def _smallest(experiment: Experiment, records: Sequence[Record], context: Contex
     for preset in PRESETS.values():
         if keys <= {cell.key for cell in experiment.cells(preset, replace(context, skipped=[]))}:
             return preset.name
-    return LARGEST.name
+    return PAPER.name
 
 
 def _mine(queue: Queue, cells: Sequence[Cell]) -> list[Cell]:

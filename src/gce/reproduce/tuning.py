@@ -13,7 +13,7 @@ from gce.reproduce.cells import Cell
 from gce.reproduce.choices import ACTION_COSTS, METHODS, RUNNING_COSTS, chosen_cost, long_of, methods_of
 from gce.reproduce.control_cells import control_cell, loaded
 from gce.reproduce.experiment import Context, Experiment, Preset, Record
-from gce.reproduce.methods import title
+from gce.reproduce.names import title
 from gce.reproduce.statistics import markdown, select, summarise, values_of
 from gce.reproduce.tasks import SEEN, SIZES, VALIDATION, draw, protocol_for, run_control
 
