@@ -12,6 +12,7 @@ from typing import Any
 from gce.errors import InputError
 from gce.reproduce.claims import claims
 from gce.reproduce.experiment import Context, Experiment, Record
+from gce.reproduce.lead import lead_table
 from gce.reproduce.registry import EXPERIMENTS
 from gce.reproduce.statistics import markdown
 
@@ -110,6 +111,7 @@ def _readme(names: Sequence[str], context: Context) -> str:
             ", ".join(f"{count} {verdict}" for verdict, count in counts.items()) + ".",
             "",
             markdown(["claim", "paper", "ours", "paired test against the other", ""], rows),
+            *_lead(context),
             *_notes(context.results / "notes.md"),
             "## Tables",
             "",
@@ -121,6 +123,15 @@ def _readme(names: Sequence[str], context: Context) -> str:
             _training(context),
         ]
     )
+
+
+def _lead(context: Context) -> list[str]:
+    table = lead_table(context)
+    words = (
+        "The mean of ours over that of the nearest other method trained as long, and over CKO's, on the systems that "
+        "both controlled: below 1 ours is lower."
+    )
+    return ["## Every cell of `main` and `grid_noise`", "", words, "", table] if table else []
 
 
 def _others(folder: Path) -> list[str]:

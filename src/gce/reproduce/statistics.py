@@ -82,10 +82,12 @@ def _number(value: Any) -> float:
 
 @dataclass(frozen=True)
 class Paired:
-    """Two methods on the same systems: mean difference (first - second) and Wilcoxon's signed-rank p-value."""
+    """Two methods on the same systems: mean difference (first - second), ratio of the means (first / second) and
+    Wilcoxon's signed-rank p-value."""
 
     n: int
     difference: float
+    ratio: float
     p: float
 
     def __str__(self) -> str:
@@ -95,10 +97,11 @@ class Paired:
 def paired(first: Summary, second: Summary) -> Paired:
     both = sorted(first.values.keys() & second.values.keys())
     if not both:
-        return Paired(0, float("nan"), float("nan"))
-    difference = np.array([first.values[s] - second.values[s] for s in both])
-    p = float(stats.wilcoxon(difference).pvalue) if np.any(difference != 0) else 1.0
-    return Paired(len(both), float(difference.mean()), p)
+        return Paired(0, float("nan"), float("nan"), float("nan"))
+    one, other = (np.array([summary.values[s] for s in both]) for summary in (first, second))
+    p = float(stats.wilcoxon(one - other).pvalue) if np.any(one != other) else 1.0
+    ratio = float(one.mean() / other.mean()) if other.mean() else float("nan")
+    return Paired(len(both), float((one - other).mean()), ratio, p)
 
 
 def select(records: Sequence[Record], **settings: Any) -> list[Record]:
