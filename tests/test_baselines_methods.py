@@ -7,12 +7,14 @@ import torch
 import gce.baselines.controller as room
 from gce.baselines import BaselineController, adapt, train
 from gce.baselines.base import Config, configure
+from gce.baselines.cko import Cko, CkoConfig
 from gce.baselines.graph_ode import GraphOde, GraphOdeConfig
 from gce.baselines.koopman import Blocks
 from gce.baselines.kpm import Kpm, KpmConfig
 from gce.baselines.padded import Normal, PaddedConfig
 from gce.baselines.pcc import Pcc, PccConfig
 from gce.baselines.vae import Vae
+from gce.baselines.windows import Recorded
 from gce.control.problem import Problem
 from gce.graph import Graph, ring
 from gce.ridge import Moments, solve
@@ -98,6 +100,19 @@ def test_relations_that_a_graph_lacks_change_nothing():
     penalty[-config.num_node_types :] = 0
     expected = solve(Moments.of(X.flatten(0, 1), psi.flatten(0, 1)), penalty).coefficients
     assert torch.allclose(regression.solve(0.1), expected)
+
+
+def test_cko_adapts_with_the_ridge_that_predicts_its_episodes_best():
+    def fitted(*factors):
+        torch.manual_seed(0)
+        config = configure(CkoConfig, recorded("rope"), features=4, node_width=8, edge_width=4, ridge_factors=factors)
+        return Cko(config).fit(system_episodes())
+
+    each = {factor: fitted(factor) for factor in (1.0, 1e3, 1e6)}
+    seen = Recorded(each[1.0].model, system_episodes())
+    best = min(each, key=lambda factor: each[factor].miss(seen.states, seen.inputs))
+    assert torch.equal(fitted(*each).A, each[best].A)
+    assert not torch.equal(each[1.0].A, each[1e6].A)
 
 
 def test_kl_and_entropy_agree_with_samples():

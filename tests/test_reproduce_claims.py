@@ -132,7 +132,7 @@ def test_unstable_runs_are_counted_over_all_noises(context):
     assert found.ours.startswith("3 of 7 ") and found.verdict == "partly"
 
 
-def test_cheaper_plans_have_the_lowest_error_and_cost_on_validation_systems():
+def test_cheaper_plans_lead_in_error_and_cost_on_validation_systems():
     def tuned(method, figures, seed=0):
         named = {}
         for value, (error, cost) in figures.items():
@@ -140,20 +140,18 @@ def test_cheaper_plans_have_the_lowest_error_and_cost_on_validation_systems():
         return [{"settings": {"world": "rope", "method": method}, "seed": seed, "figures": named}]
 
     theirs = tuned("cko", {1e-3: (0.5, 9.0), 1e-2: (0.2, 7.0), 1.0: (0.4, 5.0)})
-    ours = tuned("ours_gaussian", {1e-3: (0.05, 8.0), 3e-3: (0.07, 7.1), 1e-2: (0.1, 6.5), 3e-2: (0.11, 6.0)})
+    ours = tuned("ours_gaussian", {1e-3: (0.05, 8.0), 3e-3: (0.07, 7.1), 1e-2: (0.1, 6.5), 3e-2: (0.19, 6.0)})
     assert chosen_cost(theirs, "rope", "cko") == 1e-2
+    # The largest ratios are 8 / 7, 7.1 / 7, 6.5 / 7 and then .19 / .2, an error.
     assert cheaper_cost(theirs, ours, "rope") == 1e-2
     assert cheaper_cost([], ours, "rope") is None
-    assert cheaper_cost(theirs + tuned("kpm", {1e-3: (0.06, 9.0)}), ours, "rope") is None
+    # Every other method counts: an error of .06 is above ours with any weight, least above with the smallest.
+    assert cheaper_cost(theirs + tuned("kpm", {1e-3: (0.06, 9.0)}), ours, "rope") == 1e-3
     # Only systems that both have are compared.
-    assert cheaper_cost(theirs + tuned("vae", {1e-3: (0.01, 1.0)}, seed=1), ours, "rope") is None
+    assert cheaper_cost(theirs + tuned("vae", {1e-3: (0.01, 1.0)}, seed=1), ours, "rope") == 1e-2
     assert cheaper_cost(theirs, ours + tuned("ours_gaussian", {1e-3: (9.0, 99.0)}, seed=1), "rope") == 1e-2
-    # The error is lower on average, the cost on every system.
-    theirs_too = theirs + tuned("cko", {1e-2: (0.2, 7.0)}, seed=1)
-    dear = ours + tuned("ours_gaussian", {1e-2: (0.25, 7.1), 3e-2: (0.25, 6.9)}, seed=1)
-    assert cheaper_cost(theirs_too, dear, "rope") == 3e-2
     # The world's own weight needs no row of its own.
     swim = [{**r, "settings": {**r["settings"], "world": "swim"}} for r in theirs + ours]
     assert cheaper_cost(swim[:1], swim[1:], "swim") == 1e-2
-    swim[1]["figures"]["cost_0.003"] = 6.9
+    swim[1]["figures"]["cost_0.003"] = 6.0
     assert cheaper_cost(swim[:1], swim[1:], "swim") is None

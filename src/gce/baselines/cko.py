@@ -37,11 +37,15 @@ from gce.trajectory import Episode
 
 @dataclass(frozen=True)
 class CkoConfig(Config):
+    """ridge_factors: times `ridge`, to choose from when adapting, by the error of predicting the episodes from their
+    starts; training has `ridge` itself."""
+
     features: int = 32
     node_width: int = 64
     edge_width: int = 32
     rounds: int = 2
     ridge: float = 2e-3
+    ridge_factors: tuple[float, ...] = (1.0, 10.0, 100.0)
     metric_weight: float = 0.3
 
 
@@ -137,8 +141,12 @@ class Cko(Trainable):
                 regressors.append(model.regressors(psi[:-1], states[:-1], inputs, topology))
                 targets.append(psi[1:])
             (regression,) = self.blocks.regressions(torch.cat(regressors), torch.cat(targets), topology)
-            C = regression.solve(self.config.ridge)
-        return CkoAdapted(model, graph, *self.blocks.assemble(C, topology))
+        ridges = [factor * self.config.ridge for factor in self.config.ridge_factors]
+        candidates = [
+            CkoAdapted(model, graph, *self.blocks.assemble(regression.solve(ridge), topology)) for ridge in ridges
+        ]
+        system = Recorded(model, episodes)
+        return min(candidates, key=lambda adapted: adapted.miss(system.states, system.inputs))
 
 
 class CkoAdapted(LinearAdapted):

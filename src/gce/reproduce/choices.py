@@ -14,7 +14,7 @@ from gce.closed_loop import PROTOCOLS
 from gce.reproduce.experiment import Record
 from gce.reproduce.methods import method
 from gce.reproduce.recipes import LONG, LONGER
-from gce.reproduce.statistics import Summary, paired, select, summarise
+from gce.reproduce.statistics import paired, select, summarise
 
 METHODS = (
     "ours_gaussian",
@@ -72,9 +72,8 @@ def chosen_cost(records: Sequence[Record], world: str, name: str) -> float | Non
 
 
 def cheaper_cost(tuned: Sequence[Record], running: Sequence[Record], world: str) -> float | None:
-    """The smallest running weight with which ours has a lower mean error than every other method and a lower cost on
-    every validation system, each compared on the systems that both have; None where there is none above the world's own
-    weight, or that does as well."""
+    """The running weight of ours whose largest ratio to another method, of error or of cost, is the smallest; means on
+    the validation systems that both have. None where it is the world's own weight, or there is no other method."""
     ours = select(running, world=world, method=METHODS[0])
     others = [
         {
@@ -85,17 +84,14 @@ def cheaper_cost(tuned: Sequence[Record], running: Sequence[Record], world: str)
         if not name.startswith("ours") and (value := chosen_cost(tuned, world, name)) is not None
     ]
     own = PROTOCOLS[world].state_cost
+    largest = {}
     for q in (q for q in RUNNING_COSTS if q >= own):
-        error, cost = (summarise(ours, f"{figure}_{q:g}") for figure in ("error", "cost"))
-        if others and all(
-            paired(error, other["error"]).difference < 0 and _always_lower(cost, other["cost"]) for other in others
-        ):
-            return q if q > own else None
-    return None
-
-
-def _always_lower(ours: Summary, theirs: Summary) -> bool:
-    return all(value < theirs.values.get(seed, np.inf) for seed, value in ours.values.items())
+        found = {figure: summarise(ours, f"{figure}_{q:g}") for figure in ("error", "cost")}
+        ratios = [paired(found[f], other[f]).ratio for other in others for f in found]
+        if ratios := [ratio for ratio in ratios if np.isfinite(ratio)]:
+            largest[q] = max(ratios)
+    chosen = min(largest, key=lambda q: largest[q], default=own)
+    return chosen if chosen > own else None
 
 
 def _errors(records: Sequence[Record], world: str, name: str) -> dict[float, float]:
