@@ -15,6 +15,7 @@ let run = null; // {steps, plans, shown}: what was sent of the last plan, and th
 let busy = false, job = null; // busy: from the moment that a job is asked for
 let madeFor = ""; // the request that the system was made for
 let wanted = false; // something else was picked while a job was at work
+let typing = null; // the timer of a number that is being typed
 
 /* ---- the server ---- */
 
@@ -97,13 +98,14 @@ function worldPicked() {
 
 /* one at a time: what is picked while a system is made is made after it */
 async function prepare() {
+  clearTimeout(typing); // what was typed is read here
   const request = { world: byId("world").value, objects: byId("objects").valueAsNumber, seed: byId("seed").valueAsNumber, potential: byId("potential").value };
+  if (JSON.stringify(request) === madeFor) { wanted = false; return; }
   if (busy) {
     wanted = true;
     if (job !== null) await ask("stop", { job }).catch(() => {});
     return;
   }
-  if (JSON.stringify(request) === madeFor) return;
   [system, madeFor] = [null, ""];
   try {
     const found = await work("prepare", request);
@@ -294,7 +296,6 @@ byId("again").addEventListener("click", watch);
 byId("reset").addEventListener("click", () => { goal = system.goal.map((row) => [...row]); run = null; draw(); buttons(); });
 byId("world").addEventListener("change", () => { worldPicked(); prepare(); });
 byId("potential").addEventListener("change", prepare);
-let typing = null;
 for (const id of ["objects", "seed"]) byId(id).addEventListener("input", () => {
   clearTimeout(typing);
   typing = setTimeout(prepare, 400); // once the number is whole
