@@ -297,7 +297,7 @@ def pick_and_drag(page):
 def plan_and_watch(page):
     start = across(page, "body")
     page.locator("#horizon").fill("30")
-    page.locator("#objects").fill("4")  # the number that is there: heard while the plan is made, and no reason to stop it
+    page.locator("#objects").fill("4")  # as it is: heard while the plan is made, and no reason to stop it
     page.locator("#plan").click()
     page.get_by_text("of the error of doing nothing").wait_for(timeout=60_000)
     page.locator("#picture .ghosts circle[visibility=visible]").first.wait_for()
