@@ -12,7 +12,9 @@ from gce.errors import InputError
 from gce.reproduce import cells as cells_module
 from gce.reproduce.cells import Cell, Shard, Store, code_version, compute
 from gce.reproduce.claims import claims
+from gce.reproduce.control_cells import control_cell
 from gce.reproduce.experiment import PRESETS, Context, Experiment, Preset
+from gce.reproduce.methods import method
 from gce.reproduce.prediction_tables import Prediction
 from gce.reproduce.registry import EXPERIMENTS
 from gce.reproduce.report import report, write_runs
@@ -194,6 +196,39 @@ def test_a_key_is_of_settings_seed_files_and_code(tmp_path, monkeypatch):
         versions.append(code_version(("gce.one",)))
     code_version.cache_clear()
     assert versions[0] == versions[1] != versions[2]
+
+
+def test_the_code_of_one_method_decides_no_run_of_another(tmp_path, monkeypatch):
+    package = tmp_path / "gce"
+    shutil.copytree(cells_module.SOURCE, package, ignore=shutil.ignore_patterns("shipped", "__pycache__"))
+    monkeypatch.setattr(cells_module, "SOURCE", package)
+    models = {}
+    for name in ("cko", "kpm", "ours_gaussian"):
+        models[name] = method(tmp_path / "models", "rope", name)
+        models[name].folder.mkdir(parents=True)
+        for file in models[name].files:
+            file.write_text(json.dumps({"baseline": name}))
+
+    def versions():
+        code_version.cache_clear()
+        return {name: code_version(control_cell("main", 0, {}, found).modules) for name, found in models.items()}
+
+    before, changed = versions(), {}
+    for module in ("baselines/cko", "baselines/koopman", "system", "envs/rope", "reproduce/methods"):
+        file = package / f"{module}.py"
+        text = file.read_text()
+        file.write_text(text + "\nCHANGED = 1\n")
+        after = versions()
+        changed[module] = {name for name in models if after[name] != before[name]}
+        file.write_text(text)
+    code_version.cache_clear()
+    assert changed == {
+        "baselines/cko": {"cko"},
+        "baselines/koopman": {"cko", "kpm"},
+        "system": {"ours_gaussian"},
+        "envs/rope": set(models),
+        "reproduce/methods": set(models),
+    }
 
 
 def test_half_a_file_is_no_cell(tmp_path):

@@ -26,7 +26,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from gce.baselines.base import Config
-from gce.baselines.koopman import Blocks, LinearAdapted
+from gce.baselines.koopman import Blocks, LinearAdapted, predicts_best
 from gce.baselines.trainable import Schedule, Trainable
 from gce.baselines.windows import Batch, Draw, Recorded, miss
 from gce.encoder import Encoder, EncoderShape
@@ -45,7 +45,7 @@ class CkoConfig(Config):
     edge_width: int = 32
     rounds: int = 2
     ridge: float = 2e-3
-    ridge_factors: tuple[float, ...] = (1.0, 10.0, 100.0)
+    ridge_factors: tuple[float, ...] = (1.0,)
     metric_weight: float = 0.3
 
 
@@ -145,8 +145,7 @@ class Cko(Trainable):
         candidates = [
             CkoAdapted(model, graph, *self.blocks.assemble(regression.solve(ridge), topology)) for ridge in ridges
         ]
-        system = Recorded(model, episodes)
-        return min(candidates, key=lambda adapted: adapted.miss(system.states, system.inputs))
+        return predicts_best(candidates, Recorded(model, episodes))
 
 
 class CkoAdapted(LinearAdapted):

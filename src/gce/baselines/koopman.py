@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -20,6 +21,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from gce.baselines.base import Adapted, Baseline, Config
+from gce.baselines.windows import Recorded
 from gce.graph import Graph
 from gce.operators import HomForm, Shape
 from gce.ridge import Moments, solve
@@ -155,3 +157,13 @@ class LinearAdapted(Adapted):
     ) -> tuple[Float[Tensor, "M s s"], Float[Tensor, "M s n"]]:
         """The same matrices at every row, stored once."""
         return self.A.expand(len(x), -1, -1), self.B.expand(len(x), -1, -1)
+
+
+L = TypeVar("L", bound=LinearAdapted)
+
+
+def predicts_best(candidates: Sequence[L], system: Recorded) -> L:
+    """Of fits with different ridges the one that predicts the episodes best from their starts."""
+    if len(candidates) == 1:
+        return candidates[0]
+    return min(candidates, key=lambda adapted: adapted.miss(system.states, system.inputs))

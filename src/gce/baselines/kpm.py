@@ -26,7 +26,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from gce.baselines.base import Baseline, Config
-from gce.baselines.koopman import Blocks, LinearAdapted
+from gce.baselines.koopman import Blocks, LinearAdapted, predicts_best
 from gce.baselines.windows import Recorded
 from gce.topology import Topology
 from gce.trajectory import Dataset, Episode
@@ -116,8 +116,7 @@ class Kpm(Baseline):
             KpmAdapted(model, graph, *self.blocks.assemble(regression.solve(ridge), topology, static, edge))
             for ridge in self.config.ridges
         ]
-        system = Recorded(model, episodes)
-        return min(candidates, key=lambda adapted: adapted.miss(system.states, system.inputs))
+        return predicts_best(candidates, Recorded(model, episodes))
 
 
 class KpmAdapted(LinearAdapted):

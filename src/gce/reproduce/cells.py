@@ -34,6 +34,8 @@ ASIDE = (
     *(f"gce.{name}" for name in ("training", "learning", "losses", "remembering", "baselines.training")),
 )
 """Modules that decide no run beyond what is in the key: its settings, and the files of models that were trained."""
+OF_ALL_METHODS = ("gce.baselines", "gce.baselines.folder", "gce.reproduce.methods")
+"""Modules that know every method: what they import is not followed, a cell names the modules of its own method."""
 
 
 @dataclass(frozen=True)
@@ -68,11 +70,9 @@ def code_version(modules: tuple[str, ...]) -> str:
         if file is None or name in found or name in ASIDE:
             continue
         tree = ast.parse(file.read_text())
+        if name not in OF_ALL_METHODS:
+            left += _imported(tree)
         for node in ast.walk(tree):
-            if isinstance(node, ast.ImportFrom) and node.module:
-                left += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
-            if isinstance(node, ast.Import):
-                left += [alias.name for alias in node.names]
             body = getattr(node, "body", None)
             if isinstance(body, list) and body and isinstance(body[0], ast.Expr):
                 value = body[0].value
@@ -80,6 +80,17 @@ def code_version(modules: tuple[str, ...]) -> str:
                     body[:] = body[1:] or [ast.Pass()]
         found[name] = ast.dump(tree)
     return hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def _imported(tree: ast.AST) -> list[str]:
+    """Names that are modules where there is a file of them."""
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            found += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+        if isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names]
+    return found
 
 
 def _file_of(module: str) -> Path | None:

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from jaxtyping import Float
 
-from gce.baselines import Adapted, BaselineController, load
+from gce.baselines import BASELINES, Adapted, BaselineController, load
 from gce.baselines import adapt as adapt_baseline
 from gce.control.problem import Problem
 from gce.controller import Controller
@@ -28,7 +28,7 @@ from gce.trajectory import Episode
 ITERATIONS = 10
 """Of a plan that is linearised again, for every method."""
 OUR_MODULES = ("gce.system", "gce.controller", "gce.files")
-OTHER_MODULES = ("gce.baselines.folder", "gce.baselines.controller")
+OTHER_MODULES = ("gce.baselines.folder", "gce.baselines.base", "gce.baselines.controller")
 IN_FEATURES = "_in_features"
 """What follows a method's name where its plans bring features to those of the goal."""
 
@@ -109,7 +109,11 @@ class Method:
 
     @property
     def modules(self) -> tuple[str, ...]:
-        return OUR_MODULES if self.ours else OTHER_MODULES
+        """That decide what the method does."""
+        if self.ours:
+            return OUR_MODULES
+        kind = json.loads(self.files[1].read_text())["baseline"]
+        return (*OTHER_MODULES, BASELINES[kind].__module__)
 
     @cached_property
     def model(self) -> Any:
