@@ -76,6 +76,21 @@ def test_later_plans_start_from_what_is_estimated(rope):
         assert np.array_equal(run.plans[1].observations[0], getattr(run, known)[STEPS // 2])
 
 
+def test_forces_on_a_soft_body_change_slowly_from_plan_to_plan_too():
+    env = world_named("soft")(objects=5)
+    env.reset(seed=3)
+    *episodes, target = recorded(env, env.parameters, 4)
+    system = adapt(load_model(shipped("soft")).requires_grad_(False), episodes, measure=False)
+    start(env, target.observations[STEPS].astype(float))
+    problem = problem_of(env, target.observations[STEPS].astype(float))
+    run = control(env, Controller(system, problem), STEPS // 2)
+    change = np.abs(np.diff(run.actions, axis=0, prepend=np.zeros_like(run.actions[:1])))
+    limit = PROTOCOLS["soft"].rate
+    assert change.max() <= limit + 1e-6
+    free = control(env, Controller(system, dataclasses.replace(problem, rate=None)), STEPS // 2)
+    assert np.abs(np.diff(free.actions, axis=0)).max() > limit
+
+
 def test_bounds_are_kept_exactly(rope):
     env, system, goal = rope
     problem = problem_of(env, goal)

@@ -276,6 +276,17 @@ class Embedding(Units):
             held = self._held_points(topology).repeat_interleave(2, dim=1)[:, self._speed_order]
         return (~held).to(self.observation_std.dtype)
 
+    def at_rest_where_held(
+        self, x: Float[Tensor, "*batch nodes c"], topology: Topology
+    ) -> Float[Tensor, "*batch nodes c"]:
+        """A state to go on from: what is held has no velocity. It trembles a little in recordings, and nothing that a
+        step does would ever stop it."""
+        velocities = [v for _, v in self.config.kinematics]
+        moving = self.moving(topology)[:, [self.free.index(v) for v in velocities]]
+        still = x.clone()
+        still[..., velocities] *= moving.to(x.dtype)
+        return still
+
     @property
     def _speeds(self) -> list[int]:
         """Where each velocity coordinate of the points stands among the free coordinates."""

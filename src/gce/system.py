@@ -209,7 +209,7 @@ class System:
         earlier = (
             None if before is None else (tensor(normalised(model, before[0])), tensor(before[1]) / model.action_std)
         )
-        return model.states(tensor(start)[None], nothing, earlier)[0]
+        return model.at_rest_where_held(model.states(tensor(start)[None], nothing, earlier)[0], self.topology)
 
     def outputs_at(self, observations: Float[np.ndarray, "M nodes d"], on: str) -> Float[np.ndarray, "M p"]:
         """Normalised observations, or (on "features") the features there when nothing is pushed, flat."""

@@ -97,7 +97,7 @@ def _plans(world: str, tuned: Sequence[Record]) -> list[dict[str, Any]]:
     """The settings of the rows."""
     names = (*methods_of(world), *long_of(world))
     chosen = [{"method": name, "action_cost": chosen_cost(tuned, world, name)} for name in names]
-    costs = {"action_cost": world_named(world).action_weight, "state_cost": 0.0}
+    costs = {"action_cost": world_named(world).action_weight, "state_cost": 0.0, "costs_alone": True}
     published = [
         {"method": name + AS_PUBLISHED, "model": name + IN_FEATURES, **costs}
         for name in names

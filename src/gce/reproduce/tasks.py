@@ -102,6 +102,8 @@ def run_control(
 
 
 def protocol_for(world: str, settings: dict[str, Any]) -> Protocol:
-    """The world's, with the costs that settings name."""
+    """The world's, with the costs that settings name; `costs_alone` for plans that nothing else holds back."""
     changes = {name: settings[name] for name in ("action_cost", "state_cost") if settings.get(name) is not None}
+    if settings.get("costs_alone"):
+        changes |= {"change_cost": 0.0, "rate": np.inf}
     return replace(PROTOCOLS[world], **changes)
