@@ -99,15 +99,19 @@ class Context:
             self.skipped.append(sentence)
 
     def records(self, experiment: str) -> list[Record]:
-        """What the results say of an experiment; nothing where it was not run."""
-        file = self.results / f"{experiment}.json"
-        if not file.is_file():
-            return []
-        try:
-            found: list[Record] = json.loads(file.read_text())["runs"]
-        except (ValueError, KeyError, TypeError):
-            raise InputError(f"{file} is not a result of gce reproduce; remove it and run it again") from None
-        return found
+        return records_in(self.results, experiment)
+
+
+def records_in(results: Path, experiment: str) -> list[Record]:
+    """What the results say of an experiment; nothing where it was not run."""
+    file = results / f"{experiment}.json"
+    if not file.is_file():
+        return []
+    try:
+        found: list[Record] = json.loads(file.read_text())["runs"]
+    except (ValueError, KeyError, TypeError):
+        raise InputError(f"{file} is not a result of gce reproduce; remove it and run it again") from None
+    return found
 
 
 class Experiment(ABC):

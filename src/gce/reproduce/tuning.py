@@ -11,11 +11,12 @@ from typing import Any, ClassVar
 
 from gce.reproduce.cells import Cell
 from gce.reproduce.choices import ACTION_COSTS, METHODS, RUNNING_COSTS, chosen_cost, long_of, methods_of
-from gce.reproduce.control_cells import control_cell, loaded
-from gce.reproduce.experiment import Context, Experiment, Preset, Record
+from gce.reproduce.control_cells import control_cell
+from gce.reproduce.experiment import Context, Experiment, Preset, Record, records_in
 from gce.reproduce.names import title
+from gce.reproduce.pictures import trade_offs
 from gce.reproduce.statistics import markdown, select, summarise, values_of
-from gce.reproduce.tasks import SEEN, SIZES, VALIDATION, draw, protocol_for, run_control
+from gce.reproduce.tuning_cells import run_with_each
 
 WORLDS = ("rope", "soft", "swim")
 
@@ -40,7 +41,7 @@ class Tuning(Experiment):
                 chosen_from = {f"{self.weight}s": list(self.values), **self.fixed(context, world)}
                 settings = {"world": world, "method": name, **chosen_from}
                 for seed in range(preset.tuned_on(name)):
-                    found.append(control_cell(self.name, seed, settings, model, ("gce.reproduce.tuning",)))
+                    found.append(control_cell(self.name, seed, settings, model, ("gce.reproduce.tuning_cells",)))
         return sorted(found, key=lambda cell: cell.seed)
 
     def fixed(self, context: Context, world: str) -> dict[str, Any]:
@@ -48,15 +49,7 @@ class Tuning(Experiment):
         return {}
 
     def run(self, cell: Cell, context: Context) -> dict[str, Any]:
-        world = cell.settings["world"]
-        setting = draw(world, SIZES[world][SEEN], VALIDATION + cell.seed)
-        subject = loaded(context, world, cell.settings["method"]).adapt(setting.episodes)
-        found: dict[str, Any] = {}
-        for value in cell.settings[f"{self.weight}s"]:
-            protocol = protocol_for(world, {**cell.settings, self.weight: value})
-            figures = run_control(setting, subject, protocol)[1]
-            found |= {f"error_{value:g}": figures["control_error"], f"cost_{value:g}": figures["cost"]}
-        return found
+        return run_with_each(cell, context, self.weight)
 
 
 class ActionWeight(Tuning):
@@ -90,9 +83,33 @@ class RunningWeight(Tuning):
         return {"action_cost": chosen_cost(context.records("action_weight"), world, METHODS[0])}
 
     def report(self, records: Sequence[Record], folder: Path) -> str:
-        rows = []
+        tuned = records_in(folder, ActionWeight.name)
+        rows, panels = [], {}
         for world in values_of(records, "world"):
+            mine = select(records, world=world)
             for figure in ("error", "cost"):
-                mine = select(records, world=world)
                 rows.append([world, figure, *(str(summarise(mine, f"{figure}_{q:g}")) for q in RUNNING_COSTS)])
-        return markdown(["world", "figure", *(f"weight {q:g}" for q in RUNNING_COSTS)], rows)
+            curve = [_mean(mine, q) for q in RUNNING_COSTS]
+            panels[world] = (curve, _others(tuned, world, {r["seed"] for r in mine}))
+        trade_offs(panels, folder / "running_weight.png", ("control error", "control cost"))
+        table = markdown(["world", "figure", *(f"weight {q:g}" for q in RUNNING_COSTS)], rows)
+        return f"{table}\n{FRONTIER}\n\n![error against cost](running_weight.png)"
+
+
+FRONTIER = """The picture: ours along these weights, and the other methods with their own chosen weight of actions, on
+the same systems. A method whose point lies above the curve is worse in one figure where it is as good in the other."""
+
+
+def _others(tuned: Sequence[Record], world: str, seeds: set[int]) -> dict[str, tuple[float, float]]:
+    """(error, cost) of the other methods that controlled all of these systems."""
+    found = {}
+    for name in (name for name in METHODS if not name.startswith("ours")):
+        mine = [r for r in select(tuned, world=world, method=name) if r["seed"] in seeds]
+        cost = chosen_cost(tuned, world, name)
+        if cost is not None and len(mine) == len(seeds):
+            found[title(name)] = _mean(mine, cost)
+    return found
+
+
+def _mean(records: Sequence[Record], weight: float) -> tuple[float, float]:
+    return summarise(records, f"error_{weight:g}").mean, summarise(records, f"cost_{weight:g}").mean
