@@ -105,6 +105,15 @@ def test_a_saved_model_predicts_the_same_bits(world, tmp_path):
     assert np.isfinite(paths[0]).all()
 
 
+@pytest.mark.parametrize("world", WORLDS)
+def test_a_prediction_may_begin_in_the_middle_of_an_episode(world):
+    model, (*episodes, last) = decoding(world), system_episodes(world)
+    system = adapt(model, episodes, measure=False)
+    before = (last.observations[2].astype(float), last.actions[2].astype(float))
+    path = system.predict(last.observations[3].astype(float), last.actions[3:6], opening=False, before=before)
+    assert path.shape == last.observations[3:7].shape and np.isfinite(path).all()
+
+
 def test_by_default_there_is_no_decoder():
     model = untrained("rope")
     assert model.decoder is None

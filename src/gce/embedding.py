@@ -281,7 +281,7 @@ class Embedding(Units):
     ) -> Float[Tensor, "*batch nodes c"]:
         """A state to go on from: what is held has no velocity. It trembles a little in recordings, and nothing that a
         step does would ever stop it."""
-        velocities = [v for _, v in self.config.kinematics]
+        velocities = [v for _, v in self.config.kinematics if v in self.free]
         moving = self.moving(topology)[:, [self.free.index(v) for v in velocities]]
         still = x.clone()
         still[..., velocities] *= moving.to(x.dtype)
