@@ -13,7 +13,7 @@ import numpy as np
 from gce.closed_loop import PROTOCOLS
 from gce.reproduce.experiment import Record
 from gce.reproduce.methods import method
-from gce.reproduce.recipes import LONG, LONGER
+from gce.reproduce.recipes import LONGER
 from gce.reproduce.statistics import paired, select, summarise
 
 METHODS = (
@@ -39,11 +39,6 @@ RUNNING_COSTS = (1e-3, 3e-3, 5e-3, 1e-2, 2e-2, 3e-2, 1e-1)
 def methods_of(world: str) -> tuple[str, ...]:
     """The rows of a world's table; Rope has models of longer training too."""
     return (*METHODS, *LONGER) if world == "rope" else METHODS
-
-
-def long_of(world: str) -> tuple[str, ...]:
-    """Models that only stand beside the published ones."""
-    return tuple(LONG) if world == "rope" else ()
 
 
 def chosen_potential(records: Sequence[Record], world: str) -> str:

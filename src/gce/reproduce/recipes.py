@@ -66,6 +66,11 @@ def _longer(name: str, minutes: float) -> Recipe:
     return Recipe("rope", name, method, _ours("rope", "gaussian").model if method == OURS else {}, minutes=minutes)
 
 
+def _long(world: str, minutes: float, start: str) -> Recipe:
+    schedule = {"horizons": (16, 32, 64, 64), "learning_rate": 1e-3}
+    return Recipe(world, "cko_long", "cko", schedule=schedule, minutes=minutes, start=start)
+
+
 def bandwidth_model(bandwidth: float) -> str:
     """The name of the model trained with a bandwidth that is not learned."""
     return f"ours_bandwidth_{bandwidth:g}"
@@ -107,14 +112,9 @@ RECIPES: tuple[Recipe, ...] = (
         for s in BANDWIDTHS
     ),
     *(_longer(name, minutes) for name, minutes in LONGER.items()),
-    Recipe(
-        "rope",
-        "cko_long",
-        "cko",
-        schedule={"horizons": (16, 32, 64, 64), "learning_rate": 1e-3},
-        minutes=90.0,
-        start="cko_60_minutes",
-    ),
+    _long("rope", 90.0, "cko_60_minutes"),
+    _long("swim", 105.0, "cko"),
+    _long("soft", 105.0, "cko"),
 )
 
 

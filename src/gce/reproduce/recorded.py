@@ -21,12 +21,13 @@ from gce.metrics import nrmse
 from gce.replay import import_recordings
 from gce.reproduce import paper
 from gce.reproduce.cells import Cell
-from gce.reproduce.choices import chosen_cost, long_of, methods_of
+from gce.reproduce.choices import chosen_cost, methods_of
 from gce.reproduce.control_cells import control_cell, loaded
 from gce.reproduce.experiment import Context, Experiment, Preset, Record
 from gce.reproduce.methods import IN_FEATURES
 from gce.reproduce.names import AS_PUBLISHED, title
 from gce.reproduce.prediction_tables import error_figures
+from gce.reproduce.recipes import LONG
 from gce.reproduce.statistics import markdown, paired, select, short, summarise, values_of
 from gce.reproduce.tasks import Setting, protocol_for, run_control
 from gce.trajectory import Dataset
@@ -95,7 +96,7 @@ class Recorded(Experiment):
 
 def _plans(world: str, tuned: Sequence[Record]) -> list[dict[str, Any]]:
     """The settings of the rows."""
-    names = (*methods_of(world), *long_of(world))
+    names = (*methods_of(world), *LONG)
     chosen = [{"method": name, "action_cost": chosen_cost(tuned, world, name)} for name in names]
     costs = {"action_cost": world_named(world).action_weight, "state_cost": 0.0, "costs_alone": True}
     published = [
