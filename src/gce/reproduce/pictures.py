@@ -29,7 +29,7 @@ def curves(series: Series, path: Path, x_label: str, y_label: str, log: bool = F
         axis.set_xscale("log")
     axis.set(xlabel=x_label, ylabel=y_label, ylim=(0, None))
     axis.grid(alpha=0.3)
-    axis.legend(fontsize=8)
+    figure.legend(loc="outside upper center", ncols=3, fontsize=8, frameon=False)
     figure.savefig(path, dpi=120, metadata={"Software": None})
 
 
