@@ -27,8 +27,10 @@ def test_weights_into_a_node_add_up_to_one_and_are_those_of_each_state(adapted):
     assert weights.shape == (episode.length + 1, system.graph.num_edges)
     for k, row in enumerate(weights):
         assert np.allclose(np.bincount(system.graph.receivers, row), 1, atol=1e-5), k
-    psi = system.model.features(system.state(episode.observations[7].astype(float), False), system.topology)
     with torch.no_grad():
+        # As recorded: what is held trembles, and only a state to go on from is at rest there.
+        x = system.model.normalise(torch.as_tensor(episode.observations[7]))
+        psi = system.model.features(x, system.topology)
         one = gibbs_weights(system.model.potential, psi[:, system.model.config.num_state :], system.topology)
     assert close(weights[7], one.double())
     assert np.ptp(weights, axis=0).max() > 1e-4  # they move with the system
