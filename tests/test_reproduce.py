@@ -207,7 +207,7 @@ def test_the_code_of_one_method_decides_no_run_of_another(tmp_path, monkeypatch)
         models[name] = method(tmp_path / "models", "rope", name)
         models[name].folder.mkdir(parents=True)
         for file in models[name].files:
-            file.write_text(json.dumps({"baseline": name}))
+            file.write_text(json.dumps({"format": "gce-baseline", "format_version": 1, "baseline": name}))
 
     def versions():
         code_version.cache_clear()
@@ -229,6 +229,15 @@ def test_the_code_of_one_method_decides_no_run_of_another(tmp_path, monkeypatch)
         "envs/rope": set(models),
         "reproduce/methods": set(models),
     }
+
+
+def test_a_model_that_cannot_be_read_is_named(tmp_path):
+    broken = method(tmp_path, "rope", "cko")
+    broken.folder.mkdir(parents=True)
+    for file in broken.files:
+        file.write_text("{")
+    with pytest.raises(InputError, match="cko does not hold a baseline.*train it again"):
+        control_cell("main", 0, {}, broken)
 
 
 def test_half_a_file_is_no_cell(tmp_path):

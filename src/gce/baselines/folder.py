@@ -56,20 +56,41 @@ def save(model: Baseline, folder: Path | str, about: dict[str, Any] | None = Non
 
 def load(folder: Path | str) -> Baseline:
     folder = Path(folder)
-    for name in (TENSORS, TEXT):
-        if not (folder / name).is_file():
-            raise InputError(f"{folder} has no {name}; it is not the folder of a saved baseline")
+    text = _text(folder)
     try:
-        text = json.loads((folder / TEXT).read_text())
-        if (text["format"], text["format_version"]) != (FORMAT, VERSION):
-            raise ValueError(f"{TEXT} is not a {FORMAT} of version {VERSION}")
         kind = baseline_named(text["baseline"])
         config = kind.config_class(**{name: _tuples(value) for name, value in text["config"].items()})
         model = kind(config)
         model.load_state_dict(load_file(folder / TENSORS))
     except (AttributeError, KeyError, TypeError, ValueError, RuntimeError, SafetensorError) as error:
-        raise InputError(f"{folder} does not hold a baseline: {error}; restore the files or train it again") from None
+        raise _unreadable(folder, error) from None
     return model.eval()
+
+
+def kind_of(folder: Path | str) -> type[Baseline]:
+    """Which baseline a folder holds."""
+    folder = Path(folder)
+    try:
+        return baseline_named(_text(folder)["baseline"])
+    except KeyError as error:
+        raise _unreadable(folder, error) from None
+
+
+def _text(folder: Path) -> dict[str, Any]:
+    for name in (TENSORS, TEXT):
+        if not (folder / name).is_file():
+            raise InputError(f"{folder} has no {name}; it is not the folder of a saved baseline")
+    try:
+        text: dict[str, Any] = json.loads((folder / TEXT).read_text())
+        if (text["format"], text["format_version"]) != (FORMAT, VERSION):
+            raise ValueError(f"{TEXT} is not a {FORMAT} of version {VERSION}")
+    except (KeyError, TypeError, ValueError) as error:
+        raise _unreadable(folder, error) from None
+    return text
+
+
+def _unreadable(folder: Path, error: Exception) -> InputError:
+    return InputError(f"{folder} does not hold a baseline: {error}; restore the files or train it again")
 
 
 def about(folder: Path | str) -> dict[str, Any]:

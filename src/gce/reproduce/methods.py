@@ -14,8 +14,9 @@ import numpy as np
 import torch
 from jaxtyping import Float
 
-from gce.baselines import BASELINES, Adapted, BaselineController, load
+from gce.baselines import Adapted, BaselineController, load
 from gce.baselines import adapt as adapt_baseline
+from gce.baselines.folder import kind_of
 from gce.control.problem import Problem
 from gce.controller import Controller
 from gce.envs import usual_model
@@ -112,8 +113,7 @@ class Method:
         """That decide what the method does."""
         if self.ours:
             return OUR_MODULES
-        kind = json.loads(self.files[1].read_text())["baseline"]
-        return (*OTHER_MODULES, BASELINES[kind].__module__)
+        return (*OTHER_MODULES, kind_of(self.folder).__module__)
 
     @cached_property
     def model(self) -> Any:
