@@ -88,6 +88,21 @@ def test_every_cell_names_the_nearest_other_method(context):
     assert lead_table(Context(context.models, context.results / "none")) == ""
 
 
+def test_no_bandwidth_is_the_best_where_all_are_alike(context):
+    def runs(world, errors):
+        return [
+            {"settings": {"world": world, "bandwidth": s}, "seed": 0, "figures": {"control_error": e, "cost": 1.0}}
+            for s, e in errors.items()
+        ]
+
+    records = runs("rope", {1.0: 0.3, 2.0: 0.2}) + runs("soft", {1.0: 0.3, 2.0: 0.3})
+    write_runs(EXPERIMENTS["bandwidth"], records, "quick", context)
+    found = {c.words: c for c in claims(context) if c.words.startswith("bandwidth")}
+    assert found["bandwidth 2 has the lowest error (world rope)"].verdict == "reproduced"
+    alike = found["bandwidth 2 has the lowest error (world soft)"]
+    assert alike.verdict == "not" and alike.ours == "all alike (0.300)"
+
+
 def test_the_gaussian_potential_is_not_the_best_where_all_are_the_same(context):
     def runs(errors):
         return [

@@ -16,6 +16,8 @@ from gce.reproduce.statistics import Summary, is_unstable, paired, select, summa
 
 SIGNIFICANT = 0.05
 GAUSSIAN = "ours_gaussian"
+ALIKE = 1e-9
+"""Where a setting changes nothing, none of its values is the best."""
 
 
 @dataclass(frozen=True)
@@ -184,6 +186,9 @@ def _best(records: Sequence[Record], setting: str, best: float, by: str, figure:
         words = f"{setting} {best:g} has the lowest error ({by.replace('_', ' ')} {value})"
         if len(means) < 2 or best not in means:
             yield Claim(words, f"{best:g}", "–", "–", "not run")
+            continue
+        if np.ptp(list(means.values())) < ALIKE:
+            yield Claim(words, f"{best:g}", f"all alike ({means[best]:.3f})", "–", "not")
             continue
         lowest = min(means, key=lambda x: means[x])
         near = means[best] <= 1.1 * means[lowest]
