@@ -1,5 +1,7 @@
 """What is true of one baseline and not of the others."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -8,6 +10,7 @@ import gce.baselines.controller as room
 from gce.baselines import BaselineController, adapt, train
 from gce.baselines.base import Config, configure
 from gce.baselines.cko import Cko, CkoConfig
+from gce.baselines.cko_loss import fitted, rolled_out
 from gce.baselines.graph_ode import GraphOde, GraphOdeConfig
 from gce.baselines.koopman import Blocks
 from gce.baselines.kpm import Kpm, KpmConfig
@@ -16,6 +19,7 @@ from gce.baselines.pcc import Pcc, PccConfig
 from gce.baselines.vae import Vae
 from gce.baselines.windows import Recorded
 from gce.control.problem import Problem
+from gce.envs import world_named
 from gce.graph import Graph, ring
 from gce.ridge import Moments, solve
 from gce.topology import Topology
@@ -82,7 +86,8 @@ def test_the_assembled_system_is_the_composed_operator(world):
     X = blocks.regressors(z, inputs, topology, static, edge)
     C = draw(X.shape[-1], 3)
     A, B, c = blocks.assemble(C, topology, static, edge)
-    assert torch.allclose(blocks.next([C], X, inputs, topology).flatten(), A @ z.flatten() + B @ inputs.flatten() + c)
+    following = torch.cat([X @ C, inputs[:, : blocks.carried]], dim=-1)
+    assert torch.allclose(following.flatten(), A @ z.flatten() + B @ inputs.flatten() + c)
 
 
 def test_relations_that_a_graph_lacks_change_nothing():
@@ -100,6 +105,48 @@ def test_relations_that_a_graph_lacks_change_nothing():
     penalty[-config.num_node_types :] = 0
     expected = solve(Moments.of(X.flatten(0, 1), psi.flatten(0, 1)), penalty).coefficients
     assert torch.allclose(regression.solve(0.1), expected)
+
+
+def union(world: str, *, shared: bool = False) -> Topology:
+    """Two graphs, of two sizes; shared: all relations are one, in which nodes of all types receive."""
+    graphs = []
+    for objects in ((4, 4), (5, 5)):
+        env = world_named(world)(objects=objects)
+        env.reset(seed=0)
+        graphs.append(env.graph)
+    if shared:
+        graphs = [dataclasses.replace(g, edge_type=np.zeros_like(g.edge_type)) for g in graphs]
+    return Topology.of(graphs)
+
+
+@pytest.mark.parametrize("world, shared", [("rope", False), ("rope", True), ("soft", False), ("swim", False)])
+def test_operators_fitted_by_type_are_those_fitted_at_once(world, shared):
+    topology, config = union(world, shared=shared), configure(Config, recorded(world))
+    blocks = Blocks(config, num_features=3)
+    generator = torch.Generator().manual_seed(0)
+    sizes = (3 + blocks.carried, 1, 3)
+    z, inputs, psi = (torch.randn(30, topology.num_nodes, k, generator=generator).double() for k in sizes)
+    X = blocks.regressors(z, inputs, topology)
+    whole = [regression.solve(0.1) for regression in blocks.regressions(X, psi, topology)]
+    assert all(torch.allclose(*pair) for pair in zip(fitted(blocks, X, psi, topology, 0.1), whole, strict=True))
+
+
+@pytest.mark.parametrize("world", ["rope", "soft"])
+def test_a_rollout_of_all_graphs_at_once_takes_the_composed_steps(world):
+    topology, config = union(world), configure(Config, recorded(world))
+    assert len(set(topology.splits)) == 2  # the smaller one is filled up
+    blocks = Blocks(config, num_features=3)
+    generator = torch.Generator().manual_seed(0)
+    z = torch.randn(2, topology.num_nodes, 3 + blocks.carried, generator=generator)
+    inputs = torch.randn(2, 4, topology.num_nodes, 1, generator=generator)
+    D = blocks.regressors(z, inputs[:, 0], topology).shape[-1]
+    C = [0.1 * torch.randn(D, 3, generator=generator) for _ in topology.splits]
+    path = rolled_out(blocks, C, z, inputs, topology)
+    for t in range(4):
+        rows = blocks.regressors(z, inputs[:, t], topology).split(topology.splits, dim=-2)
+        psi = torch.cat([x @ c for x, c in zip(rows, C, strict=True)], dim=-2)
+        z = torch.cat([psi, inputs[:, t, :, : blocks.carried]], dim=-1)
+        assert torch.allclose(path[:, t], z, atol=1e-5)
 
 
 def test_cko_adapts_with_the_ridge_that_predicts_its_episodes_best():

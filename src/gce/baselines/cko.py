@@ -5,13 +5,7 @@ the neighbours in that relation, fitted in closed form to some episodes of a sys
 
     psi_{t+1} = C' X(psi_t, a_t),     o_t = D(psi_t).
 
-Loss, over windows of episodes that the operators were not fitted on (|.| root mean square over nodes and coordinates):
-
-    autoencoding    mean_t |D(E(o_t)) - o_t|
-    prediction      mean_t |D(psi_t) - o_t|,   psi rolled out from E(o_0)
-    metric          0.3 mean over nodes and pairs of times of | ||E(o_t) - E(o_s)|| - ||o_t - o_s|| |
-
-The metric term asks that distances between features are those between observations.
+What it is trained with: `cko_loss`.
 """
 
 from __future__ import annotations
@@ -26,9 +20,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from gce.baselines.base import Config
+from gce.baselines.cko_loss import cko_loss
 from gce.baselines.koopman import Blocks, LinearAdapted, predicts_best
 from gce.baselines.trainable import Schedule, Trainable
-from gce.baselines.windows import Batch, Draw, Recorded, miss
+from gce.baselines.windows import Batch, Draw, Recorded
 from gce.encoder import Encoder, EncoderShape
 from gce.inputs import InputLayer
 from gce.topology import Topology
@@ -104,30 +99,7 @@ class Cko(Trainable):
         return self.blocks.regressors(z, inputs, topology)
 
     def loss(self, batch: Batch, generator: torch.Generator) -> Float[Tensor, ""]:
-        c, topology, w = self.config, batch.topology, batch.windows
-        if batch.fit is None:
-            raise ValueError("operators are fitted in training; draw episodes to fit on")
-        d = c.num_observations
-        truth = w.states[..., :d]
-        fit_psi = self.encoder(batch.fit.states[..., :d], topology)
-        X = self.regressors(fit_psi[:, :-1], batch.fit.states[:, :-1], batch.fit.inputs, topology)
-        C = [regression.solve(c.ridge) for regression in self.blocks.regressions(X, fit_psi[:, 1:], topology)]
-        psi = self.encoder(truth, topology)
-        z = torch.cat([psi[:, 0], w.states[:, 0, :, d:]], dim=-1)
-        path = []
-        for t in range(w.inputs.shape[1]):
-            X = self.blocks.regressors(z, w.inputs[:, t], topology)
-            z = self.blocks.next(C, X, w.inputs[:, t], topology)
-            path.append(z[..., : c.features])
-        decoded = self.decoder(torch.cat([psi, torch.stack(path, dim=1).clamp(-1e3, 1e3)], dim=1), topology)
-        steps = truth.shape[1]
-        other = torch.randperm(steps, generator=generator)
-        near = _distance(psi, psi[:, other]) - _distance(truth, truth[:, other])
-        return (
-            miss(decoded[:, :steps], truth, topology)
-            + miss(decoded[:, steps:], truth[:, 1:], topology)
-            + c.metric_weight * near.abs().mean()
-        )
+        return cko_loss(self, batch, generator)
 
     def fit(self, episodes: Sequence[Episode]) -> CkoAdapted:
         model = copy.deepcopy(self).double()
@@ -159,7 +131,3 @@ class CkoAdapted(LinearAdapted):
     def decode(self, x: Float[Tensor, "*batch s"]) -> Float[Tensor, "*batch nodes d"]:
         psi = x.unflatten(-1, (self.graph.num_nodes, -1))[..., : self.model.config.features]
         return self.model.decoder(psi, self.topology)
-
-
-def _distance(left: Float[Tensor, "*batch c"], right: Float[Tensor, "*batch c"]) -> Float[Tensor, "*batch"]:
-    return ((left - right).square().sum(-1) + 1e-8).sqrt()

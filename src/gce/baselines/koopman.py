@@ -89,18 +89,6 @@ class Blocks:
             found.append(Regression(moments, used, free))
         return found
 
-    def next(
-        self,
-        coefficients: Sequence[Float[Tensor, "D m"]],
-        X: Float[Tensor, "*batch nodes D"],
-        inputs: Float[Tensor, "*batch nodes i"],
-        topology: Topology,
-    ) -> Float[Tensor, "*batch nodes f"]:
-        """The next z."""
-        parts = zip(X.split(topology.splits, dim=-2), coefficients, strict=True)
-        psi = torch.cat([x @ C.to(x.dtype) for x, C in parts], dim=-2)
-        return torch.cat([psi, inputs[..., : self.carried]], dim=-1)
-
     def assemble(
         self,
         coefficients: Float[Tensor, "D m"],

@@ -31,7 +31,10 @@ ASIDE = (
         f"gce.reproduce.{name}"
         for name in ("cells", "choices", "experiment", "names", "paper", "pictures", "recipes", "statistics")
     ),
-    *(f"gce.{name}" for name in ("training", "learning", "losses", "remembering", "baselines.training")),
+    *(
+        f"gce.{name}"
+        for name in ("training", "learning", "losses", "remembering", "baselines.training", "baselines.cko_loss")
+    ),
 )
 """Modules that decide no run beyond what is in the key: its settings, and the files of models that were trained."""
 OF_ALL_METHODS = ("gce.baselines", "gce.baselines.folder", "gce.reproduce.methods")

@@ -66,8 +66,8 @@ def _longer(name: str, minutes: float) -> Recipe:
     return Recipe("rope", name, method, _ours("rope", "gaussian").model if method == OURS else {}, minutes=minutes)
 
 
-def _long(world: str, minutes: float, start: str) -> Recipe:
-    schedule = {"horizons": (16, 32, 64, 64), "learning_rate": 1e-3}
+def _long(world: str, minutes: float, start: str, learning_rate: float = 1e-3) -> Recipe:
+    schedule = {"horizons": (16, 32, 64, 64), "learning_rate": learning_rate}
     return Recipe(world, "cko_long", "cko", schedule=schedule, minutes=minutes, start=start)
 
 
@@ -113,8 +113,8 @@ RECIPES: tuple[Recipe, ...] = (
     ),
     *(_longer(name, minutes) for name, minutes in LONGER.items()),
     _long("rope", 90.0, "cko_60_minutes"),
-    _long("swim", 105.0, "cko"),
-    _long("soft", 105.0, "cko"),
+    _long("swim", 75.0, "cko", 2e-3),
+    _long("soft", 45.0, "cko", 2e-3),
 )
 
 
