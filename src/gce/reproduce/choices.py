@@ -13,7 +13,7 @@ import numpy as np
 from gce.closed_loop import PROTOCOLS
 from gce.reproduce.experiment import Record
 from gce.reproduce.methods import method
-from gce.reproduce.recipes import LONGER
+from gce.reproduce.recipes import LONG, LONGER
 from gce.reproduce.statistics import paired, select, summarise
 
 METHODS = (
@@ -38,7 +38,12 @@ RUNNING_COSTS = (1e-3, 3e-3, 5e-3, 1e-2, 2e-2, 3e-2, 1e-1)
 
 def methods_of(world: str) -> tuple[str, ...]:
     """The rows of a world's table; Rope has models of longer training too."""
-    return (*METHODS, *LONGER) if world == "rope" else METHODS
+    return (*METHODS, *LONGER, *LONG) if world == "rope" else METHODS
+
+
+def methods_with_long(world: str) -> tuple[str, ...]:
+    """With the models that are there for the comparison with published ones."""
+    return tuple(dict.fromkeys((*methods_of(world), *LONG)))
 
 
 def chosen_potential(records: Sequence[Record], world: str) -> str:

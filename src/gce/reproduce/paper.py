@@ -121,6 +121,9 @@ PUBLISHED: dict[tuple[str, str], tuple[Figure, Figure, float]] = {
     ("swim", "kpm"): ((0.600, 0.150), (0.131, 0.070), 0.297),
 }
 
+FEATURES_PER_METRIC = 32 / 10
+"""Their metric term asks that ten times the mean square of 32 features be the mean square of the coordinates."""
+
 # The same of CKO in each of the first four groups: world: (control errors, those of positions, mean NRMSEs)
 PUBLISHED_GROUPS: dict[str, tuple[tuple[float, ...], tuple[float, ...], tuple[float, ...]]] = {
     "rope": ((0.506, 0.197, 0.414, 0.265), (0.134, 0.081, 0.103, 0.059), (0.338, 0.546, 0.288, 0.159)),

@@ -3,7 +3,8 @@
 A file WORLD_GROUP.npz holds nine episodes of one system: the first is predicted and its observation at the horizon is
 the goal, the others are adapted to. The rows of the published models are what their own code reached, for comparison;
 CKO planned as published (the last features near those of the goal, with the published weight of actions) shows whether
-our implementation is as good.
+our implementation is as good. The weight is that of published features, whose squared distances are
+`paper.FEATURES_PER_METRIC` / coordinates of those of observations; of ours they are the same, so it is divided by that.
 """
 
 from __future__ import annotations
@@ -21,13 +22,12 @@ from gce.metrics import nrmse
 from gce.replay import import_recordings
 from gce.reproduce import paper
 from gce.reproduce.cells import Cell
-from gce.reproduce.choices import chosen_cost, methods_of
+from gce.reproduce.choices import chosen_cost, methods_with_long
 from gce.reproduce.control_cells import control_cell, loaded
 from gce.reproduce.experiment import Context, Experiment, Preset, Record
 from gce.reproduce.methods import IN_FEATURES
 from gce.reproduce.names import AS_PUBLISHED, title
 from gce.reproduce.prediction_tables import error_figures
-from gce.reproduce.recipes import LONG
 from gce.reproduce.statistics import markdown, paired, select, short, summarise, values_of
 from gce.reproduce.tasks import Setting, protocol_for, run_control
 from gce.trajectory import Dataset
@@ -96,9 +96,11 @@ class Recorded(Experiment):
 
 def _plans(world: str, tuned: Sequence[Record]) -> list[dict[str, Any]]:
     """The settings of the rows."""
-    names = (*methods_of(world), *LONG)
+    names = methods_with_long(world)
     chosen = [{"method": name, "action_cost": chosen_cost(tuned, world, name)} for name in names]
-    costs = {"action_cost": world_named(world).action_weight, "state_cost": 0.0, "costs_alone": True}
+    kind = world_named(world)
+    weight = kind.action_weight * len(kind.observation_std) / paper.FEATURES_PER_METRIC
+    costs = {"action_cost": weight, "state_cost": 0.0, "costs_alone": True}
     published = [
         {"method": name + AS_PUBLISHED, "model": name + IN_FEATURES, **costs}
         for name in names

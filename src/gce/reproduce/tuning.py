@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from gce.reproduce.cells import Cell
-from gce.reproduce.choices import ACTION_COSTS, METHODS, RUNNING_COSTS, chosen_cost, methods_of
+from gce.reproduce.choices import ACTION_COSTS, METHODS, RUNNING_COSTS, chosen_cost, methods_with_long
 from gce.reproduce.control_cells import control_cell
 from gce.reproduce.experiment import Context, Experiment, Preset, Record, records_in
 from gce.reproduce.names import title
 from gce.reproduce.pictures import trade_offs
-from gce.reproduce.recipes import LONG
 from gce.reproduce.statistics import markdown, select, summarise, values_of
 from gce.reproduce.tuning_cells import run_with_each
 
@@ -59,7 +58,7 @@ class ActionWeight(Tuning):
     weight, values = "action_cost", ACTION_COSTS
 
     def methods(self, world: str) -> tuple[str, ...]:
-        return (*methods_of(world), *LONG)
+        return methods_with_long(world)
 
     def report(self, records: Sequence[Record], folder: Path) -> str:
         rows = []
