@@ -114,7 +114,7 @@ RECIPES: tuple[Recipe, ...] = (
     *(_longer(name, minutes) for name, minutes in LONGER.items()),
     _long("rope", 90.0, "cko_60_minutes"),
     _long("swim", 75.0, "cko", 2e-3),
-    _long("soft", 45.0, "cko", 2e-3),
+    _long("soft", 40.0, "cko", 2e-3),
 )
 
 
