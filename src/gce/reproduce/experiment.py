@@ -60,7 +60,7 @@ QUICK = Preset(
     tuning=2, slow_tuning=0,
 )  # fmt: skip
 EVENING = Preset(
-    "evening", runs=48, costly=24, latent=20, slow=5, slow_boxes=3, grid=6, slow_grid=3, trajectories=20,
+    "evening", runs=48, costly=48, latent=20, slow=5, slow_boxes=5, grid=6, slow_grid=3, trajectories=20,
     tuning=6, slow_tuning=2,
 )  # fmt: skip
 PAPER = Preset(
