@@ -33,8 +33,8 @@ POTENTIALS = tuple(name for name in METHODS if name.startswith("ours") and name 
 CHEAPER = "ours_cheaper"
 """The first of the methods with the running weight chosen here: a row of its own."""
 ACTION_COSTS = (1e-3, 1e-2, 1e-1, 1.0)
-DIGITS = 6
-"""Of an error; what differs in later ones is alike."""
+ALIKE = 1e-6
+"""What differs by less, of an error, differs by rounding: where a choice changes nothing, none is the best."""
 RUNNING_COSTS = (1e-3, 3e-3, 5e-3, 1e-2, 2e-2, 3e-2, 1e-1)
 
 
@@ -50,9 +50,10 @@ def methods_with_long(world: str) -> tuple[str, ...]:
 
 def chosen_potential(records: Sequence[Record], world: str) -> str:
     """Ours with the potential of the lowest mean error on validation systems; Gaussian where there was no choice, or
-    none but in the last digits."""
+    all are alike."""
     errors = {name: min(_errors(records, world, name).values(), default=np.inf) for name in POTENTIALS}
-    return min(errors, key=lambda name: round(errors[name], DIGITS))
+    least = min(errors.values())
+    return next(name for name in POTENTIALS if errors[name] <= least + ALIKE)
 
 
 def chosen_for_grid(models: Path) -> str:

@@ -9,15 +9,13 @@ import numpy as np
 
 from gce.experiments.eval_time import RELATIONS
 from gce.reproduce import paper
-from gce.reproduce.choices import CHEAPER, METHODS, chosen_cko, chosen_for_grid, chosen_potential
+from gce.reproduce.choices import ALIKE, CHEAPER, METHODS, chosen_cko, chosen_for_grid, chosen_potential
 from gce.reproduce.experiment import Context, Record
 from gce.reproduce.names import title
 from gce.reproduce.statistics import Summary, is_unstable, paired, select, summarise, values_of
 
 SIGNIFICANT = 0.05
 GAUSSIAN = "ours_gaussian"
-ALIKE = 1e-6
-"""What differs by less, of an error, differs by rounding: where a choice changes nothing, none is the best."""
 
 
 @dataclass(frozen=True)
