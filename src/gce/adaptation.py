@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, reduce
 from operator import add
 
@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from gce.additive import SHARED, Additive
 from gce.colour import Colour
 from gce.errors import InputError
 from gce.graph import Graph
@@ -25,7 +26,7 @@ from gce.trajectory import Episode, check_one_system
 
 
 @dataclass(frozen=True)
-class Starts:
+class Starts(Additive):
     """The first observations of episodes: sums from which their mean and spread follow.
 
     total, squares: of the raw normalised first observations; smoothed: of the smoothed ones; noise: summed variance.
@@ -36,24 +37,6 @@ class Starts:
     squares: np.ndarray
     smoothed: np.ndarray
     noise: float
-
-    def __add__(self, other: Starts) -> Starts:
-        return Starts(
-            self.count + other.count,
-            self.total + other.total,
-            self.squares + other.squares,
-            self.smoothed + other.smoothed,
-            self.noise + other.noise,
-        )
-
-    def __sub__(self, other: Starts) -> Starts:
-        return Starts(
-            self.count - other.count,
-            self.total - other.total,
-            self.squares - other.squares,
-            self.smoothed - other.smoothed,
-            self.noise - other.noise,
-        )
 
     def posterior(self, observation: np.ndarray) -> np.ndarray:
         """The likeliest start behind a noisy first observation, drawn to the mean of the starts seen.
@@ -76,7 +59,7 @@ class Starts:
 
 
 @dataclass(frozen=True)
-class Evidence:
+class Evidence(Additive):
     """All that some episodes tell of their system; it adds up, and what an episode told can be taken out again.
 
     colour: of the noise, where the sums are of rows made white.
@@ -84,13 +67,7 @@ class Evidence:
 
     sums: Sums
     starts: Starts
-    colour: Colour | None = None
-
-    def __add__(self, other: Evidence) -> Evidence:
-        return Evidence(self.sums + other.sums, self.starts + other.starts, self.colour)
-
-    def __sub__(self, other: Evidence) -> Evidence:
-        return Evidence(self.sums - other.sums, self.starts - other.starts, self.colour)
+    colour: Colour | None = field(default=None, metadata=SHARED)
 
     def operator(self, model: Model, topology: Topology, ridge: float | None) -> Operator:
         """What follows from it."""

@@ -12,20 +12,21 @@ takes its sums s_i s_i' / (k + kappa) off the moments, k its number of rows.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from gce.additive import SHARED, Additive
 from gce.operators import Form, Operator, residual_by_target
 from gce.ridge import Moments, Prior, solve, solve_below
 from gce.topology import Topology
 
 
 @dataclass(frozen=True)
-class FieldSums:
+class FieldSums(Additive):
     """Sums over rows of vector channels Z for each free coordinate y: Z'Z, Z'y, y'y; and X'P, where P are the pushes
     along pairs that are behind the channels."""
 
@@ -33,16 +34,6 @@ class FieldSums:
     cross: Float[Tensor, "free k"]
     square: Float[Tensor, " free"]
     mixed: Float[Tensor, "*nodes D pairs k"]
-
-    def __add__(self, other: FieldSums) -> FieldSums:
-        return FieldSums(
-            self.gram + other.gram, self.cross + other.cross, self.square + other.square, self.mixed + other.mixed
-        )
-
-    def __sub__(self, other: FieldSums) -> FieldSums:
-        return FieldSums(
-            self.gram - other.gram, self.cross - other.cross, self.square - other.square, self.mixed - other.mixed
-        )
 
     def left(self, channels: Float[Tensor, " k"]) -> Float[Tensor, " free"]:
         """The sums of squares that the channels leave of the free coordinates."""
@@ -60,15 +51,12 @@ class FieldRows:
 
 
 @dataclass(frozen=True)
-class NodeSums:
+class NodeSums(Additive):
     """Sums of the regressors and of the targets of each node, of a type, which constants of its own follow from."""
 
     X: Float[Tensor, "nodes D"]
     Y: Float[Tensor, "nodes m"]
-    node_type: Int[Tensor, " nodes"]
-
-    def __add__(self, other: NodeSums) -> NodeSums:
-        return NodeSums(self.X + other.X, self.Y + other.Y, self.node_type)
+    node_type: Int[Tensor, " nodes"] = field(metadata=SHARED)
 
     def without(self, moments: Moments, share: Float[Tensor, "sets nodes"]) -> Moments:
         """The moments after the nodes' constants; share: 1 / (k + kappa) where the targets of a set move."""
@@ -82,21 +70,12 @@ class NodeSums:
 
 
 @dataclass(frozen=True)
-class Sums:
+class Sums(Additive):
     """All that episodes contribute to the operator of their system; they add up, and can be taken out again."""
 
     moments: Moments
     fields: FieldSums | None = None
     nodes: NodeSums | None = None
-
-    def __add__(self, other: Sums) -> Sums:
-        fields = None if self.fields is None or other.fields is None else self.fields + other.fields
-        nodes = None if self.nodes is None or other.nodes is None else self.nodes + other.nodes
-        return Sums(self.moments + other.moments, fields, nodes)
-
-    def __sub__(self, other: Sums) -> Sums:
-        fields = None if self.fields is None or other.fields is None else self.fields - other.fields
-        return Sums(self.moments - other.moments, fields)
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,9 +17,11 @@ from jaxtyping import Float
 from scipy.optimize import nnls
 from torch import Tensor
 
+from gce.additive import Additive
+
 
 @dataclass(frozen=True)
-class Moments:
+class Moments(Additive):
     """gram X'X, cross X'Y, square Y'Y and the number of rows; `*sets` are independent regressions."""
 
     gram: Float[Tensor, "*sets D D"]
@@ -31,16 +33,6 @@ class Moments:
     def of(cls, X: Float[Tensor, "*sets rows D"], Y: Float[Tensor, "*sets rows m"]) -> Moments:
         X, Y = X.double(), Y.double()
         return cls(X.mT @ X, X.mT @ Y, Y.mT @ Y, X.shape[-2])
-
-    def __add__(self, other: Moments) -> Moments:
-        return Moments(
-            self.gram + other.gram, self.cross + other.cross, self.square + other.square, self.rows + other.rows
-        )
-
-    def __sub__(self, other: Moments) -> Moments:
-        return Moments(
-            self.gram - other.gram, self.cross - other.cross, self.square - other.square, self.rows - other.rows
-        )
 
 
 @dataclass(frozen=True)
