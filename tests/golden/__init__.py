@@ -1,0 +1,123 @@
+"""Figures that no change of the code's layout may move: predictions and plans on recordings from fixed seeds.
+
+`python -m golden` in tests/ computes them again and writes numbers.npz. Do so only where a number is meant to change,
+and raise the version of the method or world it is of (`gce.reproduce.versions`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import tempfile
+import warnings
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+import gce
+from gce.baselines import adapt as adapt_baseline
+from gce.baselines import load as load_baseline
+from gce.baselines.trainable import FineTuned
+from gce.closed_loop import PROTOCOLS, problem_for
+from gce.controller import Controller
+from gce.envs import WORLDS
+from gce.files import load_model, shipped
+from gce.model import Model
+from gce.recording import Recording, record
+from gce.replay import import_recordings
+from gce.system import adapt
+from gce.trajectory import Dataset, Episode
+
+FOLDER = Path(__file__).parent
+NUMBERS = FOLDER / "numbers.npz"
+MODELS = FOLDER.parents[1] / "results" / "models"
+PEERS = FOLDER.parents[2] / "shared" / "peers" / "cko"
+OBJECTS = {"rope": 6, "soft": 5, "swim": 5, "grid": 20}
+STEPS, HORIZON = 40, 12
+
+
+@cache
+def episodes(world: str) -> list[Episode]:
+    """Four episodes of one system: three to adapt to, one to predict and to plan in."""
+    count = OBJECTS[world]
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "data.h5"
+        record(Recording(world, 4, (count, count), 4, seed=11, steps=STEPS), file)
+        with Dataset.open(file) as data:
+            return list(data)
+
+
+def recorded_by_others(world: str) -> list[Episode]:
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "data.h5"
+        import_recordings([PEERS / f"{world}_0.npz"], world, file)
+        with Dataset.open(file) as data:
+            return list(data)[:4]
+
+
+def predicted(model: Model, world: str, some: list[Episode] | None = None) -> np.ndarray:
+    """In double precision, so that the order of sums does not matter."""
+    first, *others = some or episodes(world)
+    system = adapt(model.double(), others, measure=False)
+    return system.predict(first.observations[0].astype(float), first.actions, exogenous=first.exogenous)
+
+
+def intervals(model: Model, world: str) -> np.ndarray:
+    first, *others = episodes(world)
+    system = adapt(model.double(), others)
+    low, high = system.intervals(system.predict(first.observations[0].astype(float), first.actions))
+    return high - low
+
+
+def planned(model: Model, world: str, weights: str = "along") -> np.ndarray:
+    """The cost of a plan to where the first episode went."""
+    first, *others = episodes(world)
+    env = WORLDS[world]()
+    env.reset(seed=0, options={"parameters": first.parameters})
+    protocol = PROTOCOLS[world]
+    problem = problem_for(env, first.observations[HORIZON].astype(float), protocol)
+    problem = gce.Problem(**{**vars(problem), "horizon": HORIZON})
+    controller = Controller(adapt(model, others, measure=False), problem, weights, tolerance=protocol.tolerance)
+    return np.array(controller.plan(first.observations[0].astype(float), opening=True).cost)
+
+
+def of_baseline(name: str) -> np.ndarray:
+    first, *others = episodes("rope")
+    model = load_baseline(MODELS / "rope" / name)
+    if isinstance(model, FineTuned):
+        model.tuning = dataclasses.replace(model.tuning, steps=4, check_every=2)
+    adapted = adapt_baseline(model, others)
+    return adapted.predict(first.observations[0].astype(float), first.actions[:HORIZON])
+
+
+def cases() -> dict[str, Callable[[], np.ndarray]]:
+    """What is computed, by name; peers' recordings only where they are."""
+    found: dict[str, Callable[[], np.ndarray]] = {}
+    worlds = {"rope": "rope", "soft": "soft", "swim": "swim", "grid": "grid", "erdos_renyi": "grid", "meshed": "grid"}
+    for name, world in worlds.items():
+        folder = shipped(name)
+        found[f"{name} predicted"] = lambda folder=folder, world=world: predicted(load_model(folder), world)
+        found[f"{name} planned"] = lambda folder=folder, world=world: planned(load_model(folder), world)
+        found[f"{name} intervals"] = lambda folder=folder, world=world: intervals(load_model(folder), world)
+    for form in ("tensor", "dense", "hom"):
+        found[f"rope {form}"] = lambda form=form: predicted(load_model(shipped("rope")).with_form(form), "rope")
+    found["rope planned frozen"] = lambda: planned(load_model(shipped("rope")), "rope", "frozen")
+    for name in ("decoder", "in_features", "laplace_history"):
+        found[f"{name} predicted"] = lambda name=name: predicted(load_model(FOLDER / name), "rope")
+    for name in ("in_features", "laplace_history"):
+        found[f"{name} planned"] = lambda name=name: planned(load_model(FOLDER / name), "rope")
+    for name in ("cko", "kpm", "graph_ode", "vae", "pcc"):
+        found[f"baseline {name}"] = lambda name=name: of_baseline(name)
+    if PEERS.is_dir():
+        for world in ("rope", "soft", "swim"):
+            found[f"peer {world}"] = lambda world=world: predicted(
+                load_model(shipped(world)), world, recorded_by_others(world)
+            )
+    return found
+
+
+def compute(name: str) -> np.ndarray:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # few episodes leave much to the ridge
+        return np.asarray(cases()[name](), dtype=np.float64)
