@@ -35,7 +35,9 @@ def files_executed() -> Iterator[set[str]]:
     def profile(frame: FrameType, event: str, argument: Any) -> None:
         code: CodeType = frame.f_code
         if event == "call" and code.co_flags & FUNCTION and code.co_filename.startswith(SOURCE):
-            inside = code.co_name.startswith("<") and frame.f_back is not None and frame.f_back.f_code.co_name == "<module>"
+            inside = (
+                code.co_name.startswith("<") and frame.f_back is not None and frame.f_back.f_code.co_name == "<module>"
+            )
             if not inside:
                 found.add(code.co_filename.removeprefix(SOURCE))
 
@@ -88,10 +90,15 @@ def run(world: str, objects: int, steps: int, folder: Path) -> dict[str, Any]:
     command = ["data", world, "--objects", str(objects), "--episodes", "9"]
     _quietly([*command, "--group-size", "9", "--steps", str(steps), "--out", str(file)])
     with files_executed() as files:
-        _quietly(["control", str(file), "--json"])
+        _quietly(["control", str(file), "--json", "--out", str(folder / world)])
     with crossings() as crossed:
-        _quietly(["control", str(file), "--json"])
-    return {"files": len(files), "crossings": sum(crossed.values()), "names": sorted(files), "where": crossed.most_common(40)}
+        _quietly(["control", str(file), "--json", "--out", str(folder / world)])
+    return {
+        "files": len(files),
+        "crossings": sum(crossed.values()),
+        "names": sorted(files),
+        "where": crossed.most_common(40),
+    }
 
 
 def _quietly(arguments: list[str]) -> None:

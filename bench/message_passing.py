@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.nn import MessagePassing
 
-from gce.graph import Graph, lattice
-from gce.topology import Topology
+from gce.graphs.graph import Graph, lattice
+from gce.graphs.topology import Topology
 
 WIDTH, RELATIONS = 64, 8
 

@@ -54,8 +54,8 @@ def plan_body(world: str, goals: int) -> dict[str, Any]:
     takes."""
     import torch
 
-    from gce.closed_loop import PROTOCOLS, problem_for
-    from gce.controller import Controller
+    from gce.planning.closed_loop import PROTOCOLS, problem_for
+    from gce.planning.controller import Controller
 
     torch.set_num_threads(1)
     first, again, theirs, turns, costs = [], [], [], [], []
@@ -82,10 +82,10 @@ def plan_body(world: str, goals: int) -> dict[str, Any]:
 
 def body_system(world: str, objects: int, actuated: int, seed: int) -> tuple[Any, Any, Any]:
     """(environment at its start, adapted system, goal) with so many objects, so many of them actuated."""
-    from gce.closed_loop import PROTOCOLS
     from gce.envs import world_named
-    from gce.files import load_model, shipped
-    from gce.system import adapt
+    from gce.planning.closed_loop import PROTOCOLS
+    from gce.system.files import load_model, shipped
+    from gce.system.system import adapt
     from gce.trajectory import Episode
 
     env = world_named(world)(objects=objects)
@@ -107,8 +107,8 @@ def body_system(world: str, objects: int, actuated: int, seed: int) -> tuple[Any
 def through_cvxpy(controller: Any, observation: np.ndarray) -> tuple[float, float]:
     """(seconds, cost) of the same plan with each quadratic problem handed to a modelling layer."""
     from gce.control.settle import settle
-    from gce.planning import dynamics_of
-    from gce.plans import task_of
+    from gce.dynamics.choice import dynamics_of
+    from gce.planning.plans import task_of
 
     system, problem = controller.system, controller.problem
     dynamics = dynamics_of(system, problem.controls, opening=True)
@@ -144,8 +144,8 @@ def plan_grid(topology: str, nodes: int, generators: int) -> dict[str, Any]:
     """One plan of 100 steps towards v = 1."""
     import torch
 
-    from gce.closed_loop import PROTOCOLS, problem_for
-    from gce.controller import Controller
+    from gce.planning.closed_loop import PROTOCOLS, problem_for
+    from gce.planning.controller import Controller
 
     torch.set_num_threads(1)
     env, system = grid_system(topology, nodes)
@@ -178,8 +178,8 @@ def peak_megabytes() -> float:
 def grid_system(topology: str, nodes: int, seed: int = 1) -> tuple[Any, Any]:
     """(environment of that size, a system on it under blocks adapted to a small one)."""
     from gce.envs.grid import PowerGrid
-    from gce.files import load_model, shipped
-    from gce.system import adapt
+    from gce.system.files import load_model, shipped
+    from gce.system.system import adapt
     from gce.trajectory import Episode
 
     small = PowerGrid(min(nodes, 150), topology=topology)

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from gce.envs import WORLDS
-from gce.recording import Recording, record
+from gce.envs.recording import Recording, record
 
 LIMITS = {"rope": 8.0, "soft": 6.0, "swim": 10.0}
 

@@ -17,12 +17,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from gce.batches import SystemData, draw_batch
-from gce.config import TrainingConfig
-from gce.files import load_model, shipped
-from gce.losses import loss_of
-from gce.model import Model
-from gce.recording import Recording, record
+from gce.envs.recording import Recording, record
+from gce.model.config import TrainingConfig
+from gce.model.model import Model
+from gce.system.files import load_model, shipped
+from gce.training.batches import SystemData, draw_batch
+from gce.training.losses import loss_of
 from gce.trajectory import Dataset
 
 PEER_SECONDS = 1.5

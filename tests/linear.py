@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from gce.graph import Graph, ring
+from gce.graphs.graph import Graph, ring
 from gce.trajectory import Episode
 
 NOISE = 0.05

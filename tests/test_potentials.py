@@ -3,9 +3,9 @@ import pytest
 import torch
 
 from gce.errors import InputError
-from gce.graph import Graph, erdos_renyi
+from gce.graphs.graph import Graph, erdos_renyi
+from gce.graphs.topology import Topology
 from gce.potentials import NAMES, gibbs_weights, make_potential, mean_field
-from gce.topology import Topology
 
 
 def graph(nodes: int = 7) -> Graph:

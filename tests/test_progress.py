@@ -10,8 +10,8 @@ import pytest
 from gce import progress as telling
 from gce.command import in_words, run_module
 from gce.errors import InputError
-from gce.experiments.lines import Lines
 from gce.progress import counted, duration, planning, progress
+from gce.reproduce.studies.lines import Lines
 
 
 @pytest.fixture
@@ -89,7 +89,7 @@ def test_what_ends_a_command_is_a_sentence(error, resumes, words, capsys):
 
 
 def test_a_module_is_a_command(monkeypatch, capsys, tmp_path):
-    from gce.experiments.real_grids import RealGrids
+    from gce.reproduce.studies.real_grids import RealGrids
 
     (tmp_path / "file").write_text("")
     monkeypatch.setattr("sys.argv", ["real_grids", "--out", str(tmp_path / "file" / "out")])

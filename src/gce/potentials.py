@@ -18,7 +18,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from gce.errors import InputError
-from gce.topology import Topology
+from gce.graphs.topology import Topology
 
 TINY = torch.finfo(torch.float32).tiny
 

@@ -6,10 +6,10 @@ import pytest
 
 from gce.envs import Rope, Soft, Swim
 from gce.envs.boxes import ACTUATED, FIXED, RIGID, SOFT, BoxParameters
+from gce.envs.replay import import_recordings, position_errors
 from gce.envs.rope import RopeParameters
 from gce.envs.swim import GLIDERS, outer_sides
 from gce.errors import InputError
-from gce.replay import import_recordings, position_errors
 from gce.trajectory import Dataset
 
 

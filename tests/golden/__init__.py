@@ -19,14 +19,14 @@ import gce
 from gce.baselines import adapt as adapt_baseline
 from gce.baselines import load as load_baseline
 from gce.baselines.trainable import FineTuned
-from gce.closed_loop import PROTOCOLS, problem_for
-from gce.controller import Controller
 from gce.envs import WORLDS
-from gce.files import load_model, shipped
-from gce.model import Model
-from gce.recording import Recording, record
-from gce.replay import import_recordings
-from gce.system import adapt
+from gce.envs.recording import Recording, record
+from gce.envs.replay import import_recordings
+from gce.model.model import Model
+from gce.planning.closed_loop import PROTOCOLS, problem_for
+from gce.planning.controller import Controller
+from gce.system.files import load_model, shipped
+from gce.system.system import adapt
 from gce.trajectory import Dataset, Episode
 
 FOLDER = Path(__file__).parent

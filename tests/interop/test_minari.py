@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from gce.errors import InputError
-from gce.graph import Graph
+from gce.graphs.graph import Graph
 from gce.interop.minari import export
 from gce.trajectory import Dataset, Episode, Limits
 

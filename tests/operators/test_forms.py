@@ -3,11 +3,11 @@ import pytest
 import torch
 
 from gce.errors import InputError
-from gce.graph import Graph, erdos_renyi, ring
+from gce.graphs.graph import Graph, erdos_renyi, ring
+from gce.graphs.topology import Topology
 from gce.operators import FORMS, Shape, make_form
+from gce.operators.ridge import Moments, solve
 from gce.potentials import gibbs_weights, make_potential
-from gce.ridge import Moments, solve
-from gce.topology import Topology
 
 F, A = 3, 2
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from gce.errors import InputError
-from gce.graph import Graph
+from gce.graphs.graph import Graph
 from gce.trajectory import Dataset, Episode, Limits, Writer, check_file, control_limits
 
 RING = np.array([[0, 1, 2, 3], [1, 2, 3, 0]])
@@ -155,7 +155,7 @@ def test_check_finds_bounds_the_wrong_way_round(tmp_path):
 
 
 def test_files_with_and_without_limits_are_merged_without(tmp_path):
-    from gce.recording import concatenate
+    from gce.envs.recording import concatenate
 
     observations, actions = arrays()
     graph = Graph.from_edges(4, RING.T)
@@ -170,7 +170,7 @@ def test_files_with_and_without_limits_are_merged_without(tmp_path):
 
 def test_recordings_of_worlds_keep_their_bounds(tmp_path):
     from gce.envs import Rope
-    from gce.recording import Recording, record
+    from gce.envs.recording import Recording, record
 
     record(Recording("rope", 2, (5, 5), 2, steps=4), tmp_path / "rope.h5")
     with Dataset.open(tmp_path / "rope.h5") as data:

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from gce.errors import InputError
-from gce.graph import Graph
+from gce.graphs.graph import Graph
 from gce.trajectory import Dataset, Episode, Normalisation
 
 

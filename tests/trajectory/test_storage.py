@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from gce.errors import InputError
-from gce.graph import Graph
+from gce.graphs.graph import Graph
 from gce.trajectory import Dataset, Episode, Writer, check_file
 
 
@@ -127,7 +127,7 @@ FULL_DISK = """
 import resource, signal, sys
 import numpy as np
 from gce.errors import InputError
-from gce.graph import Graph
+from gce.graphs.graph import Graph
 from gce.trajectory import Writer
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))

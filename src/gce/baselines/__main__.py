@@ -14,7 +14,7 @@ from gce.errors import InputError
 from gce.progress import counted, progress
 
 if TYPE_CHECKING:
-    from gce.training import Progress
+    from gce.training.loop import Progress
 
 
 @dataclass

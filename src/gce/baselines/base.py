@@ -25,12 +25,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from gce.errors import InputError
-from gce.graph import Graph
-from gce.inputs import Points
-from gce.presets import config_for
-from gce.topology import Topology
+from gce.features.inputs import Points
+from gce.graphs.graph import Graph
+from gce.graphs.topology import Topology
+from gce.model.units import Units
+from gce.training.presets import config_for
 from gce.trajectory import Dataset, Episode, Normalisation, check_one_system
-from gce.units import Units
 
 UNIT_EPISODES = 200
 """How many episodes the units are taken from."""

@@ -24,9 +24,9 @@ from gce.baselines.cko_loss import cko_loss
 from gce.baselines.koopman import Blocks, LinearAdapted, predicts_best
 from gce.baselines.trainable import Schedule, Trainable
 from gce.baselines.windows import Batch, Draw, Recorded
-from gce.encoder import Encoder, EncoderShape
-from gce.inputs import InputLayer
-from gce.topology import Topology
+from gce.features.encoder import Encoder, EncoderShape
+from gce.features.inputs import InputLayer
+from gce.graphs.topology import Topology
 from gce.trajectory import Episode
 
 

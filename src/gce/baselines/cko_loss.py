@@ -26,7 +26,7 @@ from torch import Tensor
 
 from gce.baselines.koopman import Blocks
 from gce.baselines.windows import Batch, miss
-from gce.topology import Topology
+from gce.graphs.topology import Topology
 
 if TYPE_CHECKING:
     from gce.baselines.cko import Cko

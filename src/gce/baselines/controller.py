@@ -21,7 +21,7 @@ from gce.baselines.koopman import LinearAdapted
 from gce.baselines.planning import BaselineDynamics, EmbeddingDynamics
 from gce.control.problem import Problem
 from gce.errors import InputError
-from gce.plans import Plan, Turns, check_problem, exogenous_after, settled_plan
+from gce.planning.plans import Plan, Turns, check_problem, exogenous_after, settled_plan
 
 Array = np.ndarray
 
@@ -69,7 +69,7 @@ class BaselineController:
         before: tuple[Array, Array] | None = None,
         start: Float[Array, "M nodes a"] | None = None,
     ) -> Plan:
-        """The best actions from an observation on, for the steps that remain, as those of `gce.controller`."""
+        """The best actions from an observation on, for the steps that remain, as those of `gce.planning.controller`."""
         clock = time.process_time()
         p, model = self.problem, self.adapted.model
         exogenous = exogenous_after(p, step, model.exogenous_std)

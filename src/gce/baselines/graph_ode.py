@@ -27,8 +27,8 @@ from gce.baselines.cko import message_passing
 from gce.baselines.trainable import FineTuned, Schedule
 from gce.baselines.windows import Batch, Draw, Recorded, miss
 from gce.errors import InputError
-from gce.graph import Graph
-from gce.topology import Topology
+from gce.graphs.graph import Graph
+from gce.graphs.topology import Topology
 
 SLOPES = 2_000_000
 """Derivatives of a path, times the edges that each goes through, beyond which fewer rows are linearised."""

@@ -22,10 +22,10 @@ from torch import Tensor
 
 from gce.baselines.base import Adapted, Baseline, Config
 from gce.baselines.windows import Recorded
-from gce.graph import Graph
+from gce.graphs.graph import Graph
+from gce.graphs.topology import Topology
 from gce.operators import HomForm, Shape
-from gce.ridge import Moments, solve
-from gce.topology import Topology
+from gce.operators.ridge import Moments, solve
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from torch import Tensor
 from gce.baselines.base import Baseline, Config
 from gce.baselines.koopman import Blocks, LinearAdapted, predicts_best
 from gce.baselines.windows import Recorded
-from gce.topology import Topology
+from gce.graphs.topology import Topology
 from gce.trajectory import Dataset, Episode
 
 

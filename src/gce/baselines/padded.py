@@ -23,7 +23,7 @@ from gce.baselines.base import Adapted, Config
 from gce.baselines.trainable import FineTuned
 from gce.baselines.windows import Batch
 from gce.errors import InputError
-from gce.graph import Graph
+from gce.graphs.graph import Graph
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from gce.baselines.base import Adapted, Baseline
 from gce.baselines.windows import Batch, Draw, Recorded, draw_batch
-from gce.graph import Graph
+from gce.graphs.graph import Graph
 from gce.trajectory import Episode
 
 

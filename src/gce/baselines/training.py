@@ -20,15 +20,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gce import checkpoint
 from gce.baselines.base import Baseline, adapt, configure
 from gce.baselines.folder import baseline_named, save
 from gce.baselines.trainable import Schedule, Trainable
 from gce.baselines.windows import Recorded, draw_batch
 from gce.errors import InputError
-from gce.learning import equal_stretches, split_for_training
 from gce.metrics import nrmse
-from gce.training import Progress
+from gce.training import checkpoint
+from gce.training.learning import equal_stretches, split_for_training
+from gce.training.loop import Progress
 from gce.trajectory import Dataset, Episode
 
 WARM_UP = 100

@@ -12,8 +12,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from gce.baselines.base import Baseline
-from gce.graph import Graph
-from gce.topology import Topology
+from gce.graphs.graph import Graph
+from gce.graphs.topology import Topology
 from gce.trajectory import Episode
 
 

@@ -121,10 +121,10 @@ class Control:
         """A system drawn at random, recorded to adapt to, and a goal that recorded actions reach."""
         import numpy as np
 
-        from gce.closed_loop import PROTOCOLS
         from gce.envs import PowerGrid, model_of_grid, world_named
-        from gce.files import load_model, shipped
-        from gce.system import adapt
+        from gce.planning.closed_loop import PROTOCOLS
+        from gce.system.files import load_model, shipped
+        from gce.system.system import adapt
         from gce.trajectory import Episode
 
         world = world_named(self.what)
@@ -160,9 +160,9 @@ class Control:
         """The system and the start of a recorded episode; the goal is where it went, unless another is given."""
         import numpy as np
 
-        from gce.closed_loop import PROTOCOLS
         from gce.envs import WORLDS
-        from gce.system import adapt
+        from gce.planning.closed_loop import PROTOCOLS
+        from gce.system.system import adapt
         from gce.trajectory import Dataset, control_limits
 
         with Dataset.open(Path(self.what)) as data:
@@ -232,10 +232,10 @@ class Control:
         self, env: Any, system: Any, parameters: Any, goal: Any, M: int, seed: int, adapted: list[Any], recorded: Any
     ) -> dict[str, Any]:
         from gce import __version__
-        from gce.closed_loop import PROTOCOLS, control, figures, problem_for
-        from gce.controller import Controller
-        from gce.filtering import Filter, noise_scale
-        from gce.report.details import details_of_run
+        from gce.planning.closed_loop import PROTOCOLS, control, figures, problem_for
+        from gce.planning.controller import Controller
+        from gce.planning.observer import Filter, noise_scale
+        from gce.views.report.details import details_of_run
 
         protocol = PROTOCOLS[env.world]
         protocol = dataclasses.replace(

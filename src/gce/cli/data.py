@@ -28,7 +28,7 @@ class Merge:
     """The file to write."""
 
     def run(self) -> None:
-        from gce.recording import merge
+        from gce.envs.recording import merge
         from gce.trajectory import Dataset
 
         if not self.files:
@@ -58,7 +58,7 @@ class Import:
         if not self.files:
             raise InputError("there is nothing to import; name a folder, or npz files with --world")
         if self.world is not None:
-            from gce.replay import import_recordings
+            from gce.envs.replay import import_recordings
 
             with progress("importing", len(self.files), "files") as done:
                 count = import_recordings(self.files, self.world, self.out, done)
@@ -70,7 +70,7 @@ class Import:
                 if len(self.files) > 1
                 else f"{self.files[0]} is a file; name a folder, or say which --world it is of"
             )
-        from gce.importing import count_episodes, import_folder
+        from gce.trajectory.importing import count_episodes, import_folder
 
         with progress("importing", count_episodes(self.files[0])) as done:
             found = import_folder(self.files[0], self.out, done)
@@ -88,7 +88,7 @@ class Replay:
 
     def run(self) -> None:
         from gce import __version__
-        from gce.replay import position_errors
+        from gce.envs.replay import position_errors
         from gce.trajectory import Dataset
 
         with Dataset.open(self.file) as data, progress("replaying", len(data)) as done:
@@ -117,7 +117,7 @@ class Check:
         from gce.trajectory import Dataset, check_file
 
         if self.file.is_dir():
-            from gce.importing import check_folder, count_episodes
+            from gce.trajectory.importing import check_folder, count_episodes
 
             with progress("checking", count_episodes(self.file)) as done:
                 found = check_folder(self.file, done)
@@ -156,8 +156,8 @@ class Show:
     def run(self) -> None:
         if self.out.suffix not in (".mp4", ".gif", ".png"):
             raise InputError(f"{self.out} must end in .mp4, .gif or .png")
-        from gce.plots import episode_frames, write_animation, write_strip
         from gce.trajectory import Dataset
+        from gce.views.plots import episode_frames, write_animation, write_strip
 
         with Dataset.open(self.file) as data:
             if not 0 <= self.episode < len(data):

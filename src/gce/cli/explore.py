@@ -20,6 +20,6 @@ class Explore:
     def run(self) -> None:
         import webbrowser
 
-        from gce.explorer import serve
+        from gce.views.explorer import serve
 
         serve(self.port, webbrowser.open if self.open else lambda address: None)

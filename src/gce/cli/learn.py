@@ -34,8 +34,8 @@ class Adapt:
 
     def run(self) -> None:
         from gce.cli.own_plan import own_about
-        from gce.files import save_system
-        from gce.system import adapt
+        from gce.system.files import save_system
+        from gce.system.system import adapt
         from gce.trajectory import Dataset
 
         with Dataset.open(self.file) as data:
@@ -107,7 +107,7 @@ class Predict:
             others = others_of_group(data, self.episode, self.adapt)
             episode, adapting = data[self.episode], [data[k] for k in others]
             unit, names = _units(data, model), known_names(data.metadata, episode.parameters)
-        from gce.evaluation import prediction
+        from gce.system.evaluation import prediction
 
         results = [
             prediction(model, episode, adapting, unit, self.noise, self.seed + s, False if self.linear else None)
@@ -128,7 +128,7 @@ class Predict:
             "version": __version__,
         }
         if self.plot is not None:
-            from gce.charts import prediction_chart
+            from gce.views.charts import prediction_chart
 
             prediction_chart(
                 results[0], episode.observations, self.plot, names.get("nodes"), names.get("observation_names")
@@ -166,7 +166,7 @@ def find_model(folder: Path | None, data: Any, forms: bool = False) -> Any:
 
     forms: one whose form of the operator may be changed.
     """
-    from gce.files import load_model, shipped
+    from gce.system.files import load_model, shipped
 
     if folder is None and data.world is None:
         raise InputError("the file is of no known world; name a model with --model")

@@ -57,7 +57,7 @@ def own_of_folder(folder: Path, start: Path | None, episode: int) -> Own:
     """A system that `gce adapt` wrote; where `start` is a data set, with its episode."""
     import numpy as np
 
-    from gce.files import about_system, load_system
+    from gce.system.files import about_system, load_system
 
     if not (folder / SYSTEM_FILE).is_file():
         trained = (folder / "model.json").is_file()
@@ -88,8 +88,8 @@ def plan_own(own: Own, asked: Control) -> dict[str, Any]:
 
     from gce import __version__
     from gce.control.problem import Problem
-    from gce.controller import Controller
-    from gce.report.details import details_of_plan
+    from gce.planning.controller import Controller
+    from gce.views.report.details import details_of_plan
 
     model, labels = own.system.model, own.labels
     goal = _goal(own, asked)

@@ -78,7 +78,7 @@ def read_exogenous(path: Path, labels: Labels, steps: int) -> Any:
 
 def read_limits(path: Path) -> tuple[list[str] | None, dict[str, tuple[float, float]]]:
     """(names of the actuated nodes, bounds by action, "" for all) of a TOML file such as a folder's system.toml."""
-    from gce.importing.settings import READERS
+    from gce.trajectory.importing.settings import READERS
 
     try:
         told = tomllib.loads(path.read_text())
@@ -159,7 +159,7 @@ def _read_values(path: Path, nodes: Sequence[str], columns: Sequence[str], what:
 
 
 def _has_header(path: Path) -> bool:
-    from gce.importing.tables import Problems, header_of
+    from gce.trajectory.importing.tables import Problems, header_of
 
     return NODE in (header_of(path, Problems(path)) or [])
 
@@ -168,7 +168,7 @@ def _read_named(path: Path, nodes: Sequence[str], columns: Sequence[str]) -> Any
     """A table with the columns node, step where there are several, and some of the system's own."""
     import numpy as np
 
-    from gce.importing.tables import Problems, read_table
+    from gce.trajectory.importing.tables import Problems, read_table
 
     problems = Problems(path.parent)
     table = read_table(path, problems, [NODE, STEP])

@@ -41,7 +41,7 @@ class _Record:
 
     def run(self) -> None:
         objects, shard = self._objects(), parse_shard(self.shard)
-        from gce.recording import Recording, Shard, record
+        from gce.envs.recording import Recording, Shard, record
 
         recording = Recording(
             world=self._world(),

@@ -22,7 +22,7 @@ class Report:
     """The file to write; by default report.html in the folder."""
 
     def run(self) -> None:
-        from gce.report import write_report
+        from gce.views.report import write_report
 
         file = self.out or self.run_folder / "report.html"
         write_report(self.run_folder, file)

@@ -39,10 +39,10 @@ def written_together(folder: Path) -> Iterator[Path]:
 
 def write_run(folder: Path, env: Any, run: Any, answer: dict[str, Any], details: Any) -> None:
     """The episode, its figures, its animation, a chart and what a report needs."""
-    from gce.charts import control_chart
-    from gce.plots import write_animation
-    from gce.report.details import write_details
     from gce.trajectory import Writer
+    from gce.views.charts import control_chart
+    from gce.views.plots import write_animation
+    from gce.views.report.details import write_details
 
     with written_together(folder) as place:
         with Writer(place / "episode.h5", {**env.describe(), "control": answer}) as writer:
@@ -59,7 +59,7 @@ def write_run(folder: Path, env: Any, run: Any, answer: dict[str, Any], details:
 
 def write_plan(folder: Path, plan: Any, labels: Labels, answer: dict[str, Any], details: Any) -> None:
     """Actions and expected observations as tables in the names of the system, figures, and what a report needs."""
-    from gce.report.details import write_details
+    from gce.views.report.details import write_details
 
     with written_together(folder) as place:
         _write_table(place / "plan.csv", labels.nodes, labels.actions, plan.actions)

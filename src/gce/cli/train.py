@@ -76,9 +76,9 @@ class Train:
         import torch
 
         from gce import __version__
-        from gce.files import save_model
-        from gce.learning import train
-        from gce.presets import training_for
+        from gce.system.files import save_model
+        from gce.training.learning import train
+        from gce.training.presets import training_for
         from gce.trajectory import Dataset
 
         if self.device != "cpu" and not torch.cuda.is_available():

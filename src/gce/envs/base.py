@@ -19,7 +19,7 @@ from gymnasium.spaces import Graph as GraphSpace
 from jaxtyping import Bool, Float, UInt8
 
 from gce.errors import InputError
-from gce.graph import Graph
+from gce.graphs.graph import Graph
 
 Policy = Callable[[int], Float[np.ndarray, "nodes action"]]
 """The actions of step t; it may look at the environment it acts on."""

@@ -22,7 +22,7 @@ from gce.envs.base import check_choice
 from gce.envs.bodies import BodyEnv, BodyField
 from gce.envs.drawing import Canvas, Colour, blend
 from gce.errors import InputError
-from gce.graph import Graph
+from gce.graphs.graph import Graph
 
 ACTUATED, SOFT, RIGID, FIXED = range(4)
 MATERIALS = ("actuated", "soft", "rigid", "fixed")

@@ -28,7 +28,7 @@ from gce.envs.grid_batch import (
 from gce.envs.network import layout, link_colour, network_canvas, node_size, value_colour
 from gce.envs.real_grids import CASES, MESHED, case_parameters, draw_meshed
 from gce.errors import InputError
-from gce.graph import Graph, erdos_renyi, lattice, ring
+from gce.graphs.graph import Graph, erdos_renyi, lattice, ring
 
 __all__ = ["NODE_ATTRIBUTES", "GridBatch", "GridParameters", "PowerGrid"]
 

@@ -38,7 +38,7 @@ from scipy import sparse
 from scipy.sparse.linalg import splu
 
 from gce.errors import InputError
-from gce.graph import is_connected
+from gce.graphs.graph import is_connected
 
 SUBSTEPS, SUBSTEP = 2, 0.025
 ACTION_LIMIT = 0.5

@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Float, Int, UInt8
 
 from gce.envs.drawing import Canvas, Colour, blend
-from gce.graph import Graph
+from gce.graphs.graph import Graph
 
 LOW, NEUTRAL, HIGH = (44, 96, 178), (244, 243, 236), (196, 52, 48)
 FAINT = (224, 226, 228)

@@ -13,7 +13,7 @@ from gce.envs.base import Policy, check_choice
 from gce.envs.bodies import BodyEnv
 from gce.envs.drawing import Canvas
 from gce.errors import InputError
-from gce.graph import Graph
+from gce.graphs.graph import Graph
 
 SPACING = 0.3
 RADIUS = 0.06

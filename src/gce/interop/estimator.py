@@ -78,10 +78,10 @@ class Regressor:
         edge_index, groups, system: as in `Dataset.from_arrays`. Without edge_index trajectories are [T+1, d] and
         actions [T, a], of a system that is one object.
         """
-        from gce.learning import train
-        from gce.preparation import prepare
-        from gce.presets import config_for
-        from gce.system import adapt
+        from gce.system.system import adapt
+        from gce.training.learning import train
+        from gce.training.preparation import prepare
+        from gce.training.presets import config_for
 
         self._alone = edge_index is None
         data = self._data(X, u, edge_index, groups, system)
@@ -169,7 +169,7 @@ class Regressor:
 
     def _given(self) -> Any:
         if isinstance(self.model, str | Path):
-            from gce.files import load_model
+            from gce.system.files import load_model
 
             return load_model(self.model)
         return self.model

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gce.errors import InputError
-from gce.graph import Graph
+from gce.graphs.graph import Graph
 from gce.trajectory import Dataset, Episode
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from gce.ridge import Moments, condition_number
-from gce.topology import Topology
+from gce.graphs.topology import Topology
+from gce.operators.ridge import Moments, condition_number
 
 
 @dataclass(frozen=True)

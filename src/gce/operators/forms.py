@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from gce.errors import InputError
+from gce.graphs.topology import Topology
 from gce.operators.base import (
     Form,
     Shape,
@@ -13,7 +14,6 @@ from gce.operators.base import (
     slot_table,
 )
 from gce.potentials import mean_field
-from gce.topology import Topology
 
 
 class TensorForm(Form):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gce.closed_loop import PROTOCOLS
+from gce.planning.closed_loop import PROTOCOLS
 from gce.reproduce.experiment import Record
 from gce.reproduce.methods import method
 from gce.reproduce.recipes import LONG, LONGER

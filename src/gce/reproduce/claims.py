@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gce.experiments.eval_time import RELATIONS
 from gce.reproduce import paper
 from gce.reproduce.choices import ALIKE, CHEAPER, METHODS, chosen_cko, chosen_for_grid, chosen_potential
 from gce.reproduce.experiment import Context, Record
 from gce.reproduce.names import title
 from gce.reproduce.statistics import Summary, is_unstable, paired, select, summarise, values_of
+from gce.reproduce.studies.eval_time import RELATIONS
 
 SIGNIFICANT = 0.05
 GAUSSIAN = "ours_gaussian"

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from gce.closed_loop import PROTOCOLS
 from gce.metrics import control_error, nrmse
-from gce.oracles import linear_oracle
+from gce.planning.closed_loop import PROTOCOLS
+from gce.planning.oracles import linear_oracle
 from gce.reproduce.cells import Cell
 from gce.reproduce.experiment import Context
 from gce.reproduce.methods import Method

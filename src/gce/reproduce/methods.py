@@ -18,17 +18,17 @@ from gce.baselines import Adapted, BaselineController, load
 from gce.baselines import adapt as adapt_baseline
 from gce.baselines.folder import kind_of
 from gce.control.problem import Problem
-from gce.controller import Controller
 from gce.envs import usual_model
 from gce.errors import InputError
-from gce.files import load_model, shipped
-from gce.plans import Planner
-from gce.system import System, adapt
+from gce.planning.controller import Controller
+from gce.planning.plans import Planner
+from gce.system.files import load_model, shipped
+from gce.system.system import System, adapt
 from gce.trajectory import Episode
 
 ITERATIONS = 10
 """Of a plan that is linearised again, for every method."""
-OUR_MODULES = ("gce.system", "gce.controller", "gce.files")
+OUR_MODULES = ("gce.system.system", "gce.planning.controller", "gce.system.files")
 OTHER_MODULES = ("gce.baselines.folder", "gce.baselines.base", "gce.baselines.controller")
 IN_FEATURES = "_in_features"
 """What follows a method's name where its plans bring features to those of the goal."""

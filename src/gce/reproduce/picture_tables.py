@@ -8,17 +8,17 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from gce.closed_loop import PROTOCOLS
 from gce.envs import world_named
-from gce.experiments.eval_time import RELATION_NUMBERS, RELATIONS, SIDES, Timing, chart, measure
 from gce.operators import FORMS
-from gce.plots import write_strip
+from gce.planning.closed_loop import PROTOCOLS
 from gce.reproduce.cells import Cell
 from gce.reproduce.control_cells import control_cell, loaded
 from gce.reproduce.experiment import Context, Experiment, Preset, Record
 from gce.reproduce.methods import Ours
 from gce.reproduce.statistics import markdown, values_of
+from gce.reproduce.studies.eval_time import RELATION_NUMBERS, RELATIONS, SIDES, Timing, chart, measure
 from gce.reproduce.tasks import TEST, draw, run_control
+from gce.views.plots import write_strip
 
 MODULES = ("gce.reproduce.picture_tables",)
 PICTURED = {"rope": 9, "soft": 8, "swim": 8, "grid": 102}
@@ -154,7 +154,7 @@ class EvalTime(Experiment):
     def cells(self, preset: Preset, context: Context) -> list[Cell]:
         sizes = [(side, RELATIONS) for side in SIDES] + [(SIDES[-1], k) for k in RELATION_NUMBERS if k != RELATIONS]
         settings = [{"form": form, "side": side, "relations": k} for side, k in sizes for form in FORMS]
-        return [Cell(self.name, s, 0, (), ("gce.experiments.eval_time",)) for s in settings]
+        return [Cell(self.name, s, 0, (), ("gce.reproduce.studies.eval_time",)) for s in settings]
 
     def run(self, cell: Cell, context: Context) -> dict[str, Any]:
         timing = measure(cell.settings["form"], cell.settings["side"], cell.settings["relations"])

@@ -16,10 +16,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from gce.closed_loop import PROTOCOLS
 from gce.envs import world_named
+from gce.envs.replay import import_recordings
 from gce.metrics import nrmse
-from gce.replay import import_recordings
+from gce.planning.closed_loop import PROTOCOLS
 from gce.reproduce import paper
 from gce.reproduce.cells import Cell
 from gce.reproduce.choices import chosen_cost, methods_with_long

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from gce.closed_loop import PROTOCOLS, Protocol, Run, control, figures, problem_for
 from gce.envs import GraphEnv, world_named
+from gce.planning.closed_loop import PROTOCOLS, Protocol, Run, control, figures, problem_for
 from gce.reproduce.methods import Subject
 from gce.trajectory import Episode
 
@@ -26,7 +26,7 @@ SIZES: dict[str, dict[str, tuple[int, int]]] = {
 }
 TEST, VALIDATION = 7_000_000, 8_000_000
 """Seeds of the systems of the tables, and of those that action weights are chosen on."""
-MODULES = ("gce.closed_loop", "gce.envs", "gce.reproduce.tasks")
+MODULES = ("gce.planning.closed_loop", "gce.envs", "gce.reproduce.tasks")
 
 
 @dataclass(frozen=True)

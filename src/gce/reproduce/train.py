@@ -150,7 +150,7 @@ def _fit(
     start: Any,
 ) -> None:
     from gce.baselines import save
-    from gce.files import save_model
+    from gce.system.files import save_model
 
     changes: dict[str, Any] = {name: plan[name] for name in ("iterations", "validate_every") if name in plan}
 
@@ -174,7 +174,7 @@ def _train(
 ) -> tuple[Any, Any]:
     """(model, validation error or None)."""
     if recipe.method == OURS:
-        from gce.learning import train
+        from gce.training.learning import train
 
         rest = {name: value for name, value in changes.items() if name != "iterations"}
         trained = train(
@@ -202,7 +202,7 @@ def _horizons(recipe: Recipe) -> tuple[int, ...]:
     """The stages of a training; none where a method is not trained."""
     from gce.baselines import BASELINES
     from gce.baselines.trainable import Trainable
-    from gce.learning import GROWTH
+    from gce.training.learning import GROWTH
 
     if recipe.method == OURS:
         return (*GROWTH, 0)
@@ -213,7 +213,7 @@ def _horizons(recipe: Recipe) -> tuple[int, ...]:
 
 
 def _recorded(world: str, folder: Path) -> Path:
-    from gce.recording import Recording, record
+    from gce.envs.recording import Recording, record
 
     file = folder / f"{world}.h5"
     if not file.exists():

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from gce.errors import InputError
-from gce.graph import Graph
+from gce.graphs.graph import Graph
 from gce.trajectory.episode import Episode, check_arrays
 from gce.trajectory.limits import Limits
 

@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Int
 
 from gce.errors import InputError
-from gce.graph import Graph
+from gce.graphs.graph import Graph
 from gce.trajectory.episode import Episode
 from gce.trajectory.layout import NO_SEED, TABLES, Flattener
 from gce.trajectory.limits import Limits

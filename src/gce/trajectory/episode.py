@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Float
 
 from gce.errors import InputError
-from gce.graph import Graph
+from gce.graphs.graph import Graph
 from gce.trajectory.limits import Limits
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
 from gce.errors import InputError
-from gce.graph import Graph
+from gce.graphs.graph import Graph
 from gce.trajectory.episode import Episode
 
 

@@ -1,0 +1,1 @@
+"""An adapted system as a planner sees it: flat, normalised, with derivatives."""

@@ -1,0 +1,137 @@
+"""An adapted system as it predicts, as dynamics for a planner: flat, normalised, in its actuated controls."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from gce.control.task import dense_path
+from gce.control.tracking import DensePath
+from gce.model.rollout import rollout
+from gce.system.system import System
+
+Array = np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class StateDynamics:
+    """The model as it predicts: the state x of all nodes, features taken anew at every step.
+
+    controls: which (node, action) entries are planned; the others stay 0. opening: whether the first step opens an
+    episode. exogenous: known inputs at every step, normalised. on: outputs are the observations or the features.
+    """
+
+    system: System
+    controls: Bool[Array, "nodes a"]
+    opening: bool = False
+    exogenous: Float[Tensor, "M nodes e"] | None = None
+    on: str = "observations"
+
+    # ---- between the planner's states and the model's ----
+
+    def reduced(self, states: Float[Tensor, "*batch nodes c"]) -> Float[Array, "*batch s"]:
+        """The planner's state behind a state of the model."""
+        return states.flatten(-2).double().numpy()
+
+    def lifted(self, x: Float[Array, "*batch s"]) -> Float[Tensor, "*batch nodes c"]:
+        """The model's state behind a state of the planner."""
+        return torch.as_tensor(x, dtype=self._precision).unflatten(-1, (self.system.graph.num_nodes, -1))
+
+    @property
+    def _precision(self) -> torch.dtype:
+        return self.system.model.observation_std.dtype
+
+    def _inputs(self, u: Float[Array, "*batch M n"]) -> Float[Tensor, "*batch M nodes inputs"]:
+        actions = np.zeros((*u.shape[:-1], *self.controls.shape))
+        actions[..., self.controls] = u
+        inputs = torch.as_tensor(actions, dtype=self._precision)
+        if self.exogenous is None:
+            return inputs
+        known = self.exogenous[: u.shape[-2]].expand(*inputs.shape[:-1], -1)
+        return torch.cat([inputs, known], dim=-1)
+
+    def _fresh(self, steps: int) -> Float[Tensor, "steps 1 1"]:
+        fresh = torch.zeros(steps, 1, 1)
+        fresh[0] = float(self.opening)
+        return fresh
+
+    # ---- what a planner asks ----
+
+    def step(self, t: int, x: Float[Array, "*batch s"], u: Float[Array, "*batch n"]) -> Float[Array, "*batch s"]:
+        """One step, the t-th, from states that may differ."""
+        exogenous = None if self.exogenous is None else self.exogenous[t : t + 1]
+        now = replace(self, opening=self.opening and t == 0, exogenous=exogenous)
+        return now.rollout(x, u[..., None, :])[..., 0, :]
+
+    def rollout(self, x0: Float[Array, "*#batch s"], u: Float[Array, "*batch M n"]) -> Float[Array, "*batch M s"]:
+        model, topology = self.system.model, self.system.topology
+        inputs = self._inputs(u)
+        with torch.no_grad():
+            start = self.lifted(x0).expand(*u.shape[:-2], -1, -1)
+            step = model.stepper([self.system.operator], topology)
+            fresh = self._fresh(u.shape[-2]).expand(*u.shape[:-1], topology.num_nodes, 1)
+            return self.reduced(rollout(step, model.features(start, topology), inputs, fresh))
+
+    def path(self, x0: Float[Array, " s"], x: Float[Array, "M s"], u: Float[Array, "M n"]) -> DensePath:
+        """Derivatives of what a step predicts, backwards through the model; the rest of it is linear and known."""
+        model, topology, c = self.system.model, self.system.topology, self.system.model.config
+        earlier = self.lifted(np.concatenate([x0[None], x[:-1]])).requires_grad_(True)
+        inputs = self._inputs(u).requires_grad_(True)
+        step = model.stepper([self.system.operator], topology, reproject=False)
+        after = step(model.features(earlier, topology), inputs, self._fresh(len(u)))[0]
+        (M, N, width), n = after.shape, u.shape[1]
+        predicted = torch.zeros(N, width, dtype=torch.bool)
+        # A held coordinate still moves with those it is tied to.
+        held = model.held[topology.node_type][:, : len(model.free)]
+        predicted[:, model.free] = ~held if topology.tied is None else True
+        every = torch.eye(int(predicted.sum()), dtype=after.dtype)[:, None, :].expand(-1, M, -1)
+        by_x, by_u = torch.autograd.grad(after[:, predicted], (earlier, inputs), every, is_grads_batched=True)
+        A, B = np.zeros((M, N, width, N * width)), np.zeros((M, N, width, n))
+        A[:] = np.eye(N * width).reshape(N, width, -1)
+        where = predicted.numpy()
+        A[:, where] = by_x.flatten(2).transpose(0, 1).double().numpy()
+        B[:, where] = by_u[..., : c.num_actions].transpose(0, 1).double().numpy()[..., self.controls]
+        for (position, velocity), ratio in zip(c.kinematics, model.ratios, strict=True):
+            A[:, :, position] += ratio * A[:, :, velocity]
+            B[:, :, position] += ratio * B[:, :, velocity]
+        d = c.num_observations
+        if c.history == 2:
+            A[:, :, d : 2 * d] = np.eye(N * width).reshape(N, width, -1)[:, :d]
+        if c.previous_action:
+            A[:, :, width - c.num_actions :] = 0
+            where = np.zeros((N, width), bool)
+            where[:, width - c.num_actions :] = self.controls
+            B[:, where] = np.eye(n)
+        return dense_path(A.reshape(M, N * width, -1), B.reshape(M, N * width, n), x0, x, u)
+
+    def outputs(self, x: Float[Array, "*batch s"]) -> Float[Array, "*batch p"]:
+        """The normalised observations, or the features, of all nodes."""
+        if self.on == "features":
+            with torch.no_grad():
+                psi = self.system.model.features(self.lifted(x), self.system.topology)
+            return psi.flatten(-2).double().numpy()
+        observed = self._observed(x)
+        return observed.reshape(*x.shape[:-1], -1)
+
+    def output_slopes(self, x: Float[Array, "M s"]) -> Float[Array, "T p s"]:
+        eye = np.eye(x.shape[-1])
+        if self.on == "observations":
+            return (self._observed(eye) - self._observed(0 * eye)).reshape(len(eye), -1).T[None]
+        lift = (self.lifted(eye) - self.lifted(0 * eye)).flatten(1).T.double().numpy()
+        states = self.lifted(x).requires_grad_(True)
+        psi = self.system.model.features(states, self.system.topology).flatten(1)
+        every = torch.eye(psi.shape[1], dtype=psi.dtype)[:, None, :].expand(-1, len(x), -1)
+        (by_state,) = torch.autograd.grad(psi, states, every, is_grads_batched=True)
+        return by_state.flatten(2).transpose(0, 1).double().numpy() @ lift
+
+    def goal(self, observations: Float[Array, "M nodes d"]) -> Float[Array, "M p"]:
+        """The outputs at observations to be reached, at which nothing is pushed."""
+        return self.system.outputs_at(observations, self.on)
+
+    def _observed(self, x: Float[Array, "*batch s"]) -> Float[Array, "*batch nodes d"]:
+        d = self.system.model.config.num_observations
+        return x.reshape(*x.shape[:-1], self.system.graph.num_nodes, -1)[..., :d]

@@ -1,5 +1,0 @@
-"""A page on this machine where one picks a system, drags its goal, plans, and watches the simulator follow."""
-
-from gce.explorer.server import Explorer, serve
-
-__all__ = ["Explorer", "serve"]

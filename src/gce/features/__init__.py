@@ -1,0 +1,1 @@
+"""Features: states into feature space and back, one kind a file."""

@@ -1,0 +1,230 @@
+"""Graphs as tensors: one graph, or the disjoint union of several, with sums and softmaxes over neighbourhoods.
+
+Arrays of nodes are [nodes, *batch, d] and share the topology along the batch. Nodes come first because gathers and
+sums then move whole rows: on 104 states of 56 nodes and 32 features a sum (`index_add` over the edge list) takes 0.3 ms
+on one core against 0.9 ms with nodes after the batch. On small graphs they are products with the incidence matrices of
+edges and nodes, whose gradients are cheaper. A union of graphs mixes topologies: its nodes are those of all graphs, one
+after another, and no edge joins two of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from gce.graphs.graph import Graph
+from gce.graphs.segments import Segments
+
+SMALL = 1024
+"""Edges times nodes up to which gathers and sums are products with matrices."""
+
+
+@dataclass(frozen=True, eq=False)
+class Topology:
+    """Edges from senders to receivers, types and attributes; `splits` are the numbers of nodes of the graphs joined."""
+
+    senders: Int[Tensor, " edges"]
+    receivers: Int[Tensor, " edges"]
+    edge_type: Int[Tensor, " edges"]
+    node_type: Int[Tensor, " nodes"]
+    node_attributes: Float[Tensor, "nodes node_features"]
+    edge_attributes: Float[Tensor, "edges edge_features"]
+    splits: tuple[int, ...]
+    tied: Int[Tensor, "nodes coordinates"] | None = None
+
+    @classmethod
+    def of(cls, graphs: Graph | Sequence[Graph], device: torch.device | str = "cpu") -> Topology:
+        graphs = [graphs] if isinstance(graphs, Graph) else list(graphs)
+        sizes = [graph.num_nodes for graph in graphs]
+        starts = np.concatenate([[0], np.cumsum(sizes)])
+
+        def joined(arrays: list[np.ndarray], dtype: torch.dtype) -> Tensor:
+            return torch.as_tensor(np.concatenate(arrays), dtype=dtype, device=device)
+
+        tied = None
+        width = max((g.tied.shape[1] for g in graphs if g.tied is not None), default=0)
+        if width:
+            offset, parts = 0, []
+            for graph in graphs:
+                alone = np.arange(graph.num_nodes * width).reshape(-1, width)  # nothing tied: an id each
+                parts.append((alone if graph.tied is None else graph.tied) + offset)
+                offset = int(parts[-1].max()) + 1
+            tied = joined(parts, torch.int64)
+        return cls(
+            senders=joined([g.senders + s for g, s in zip(graphs, starts, strict=False)], torch.int64),
+            receivers=joined([g.receivers + s for g, s in zip(graphs, starts, strict=False)], torch.int64),
+            edge_type=joined([g.edge_type for g in graphs], torch.int64),
+            node_type=joined([g.node_type for g in graphs], torch.int64),
+            node_attributes=joined([g.node_attributes for g in graphs], torch.float32),
+            edge_attributes=joined([g.edge_attributes for g in graphs], torch.float32),
+            splits=tuple(sizes),
+            tied=tied,
+        )
+
+    @property
+    def num_nodes(self) -> int:
+        return len(self.node_type)
+
+    @property
+    def num_edges(self) -> int:
+        return len(self.edge_type)
+
+    @cached_property
+    def _incidence(self) -> Incidence | None:
+        return Incidence.of(self) if self.num_edges * self.num_nodes <= SMALL else None
+
+    def sent(self, values: Float[Tensor, "nodes ..."]) -> Float[Tensor, "edges ..."]:
+        """Each edge's sender's row."""
+        if self._incidence is None:
+            return values.index_select(0, self.senders)
+        return _times(self._incidence.sends, values)
+
+    def received(self, values: Float[Tensor, "nodes ..."]) -> Float[Tensor, "edges ..."]:
+        """Each edge's receiver's row."""
+        if self._incidence is None:
+            return values.index_select(0, self.receivers)
+        return _times(self._incidence.receives, values)
+
+    def difference(self, values: Float[Tensor, "nodes ..."]) -> Float[Tensor, "edges ..."]:
+        """Each edge's sender's row minus its receiver's."""
+        if self._incidence is None:
+            return self.sent(values) - self.received(values)
+        return _times(self._incidence.difference, values)
+
+    def by_distance(
+        self, f: Callable[[Tensor], Tensor], values: Float[Tensor, "nodes ..."]
+    ) -> Float[Tensor, "edges ..."]:
+        """f of each edge's difference, for f that does not mind its sign: edges there and back are worked out once."""
+        if self._incidence is not None:
+            return f(self.difference(values))
+        one, other, of_edge = self.pairs
+        return f(values.index_select(0, one) - values.index_select(0, other)).index_select(0, of_edge)
+
+    def heard(self, values: Float[Tensor, "2 nodes ..."]) -> Float[Tensor, "edges ..."]:
+        """Each edge's receiver's row of the first half plus its sender's of the second."""
+        if self._incidence is None:
+            return self.received(values[0]) + self.sent(values[1])
+        return _times(self._incidence.both, values.flatten(0, 1))
+
+    def sum(self, messages: Float[Tensor, "edges ..."]) -> Float[Tensor, "nodes ..."]:
+        """The sum of each node's incoming messages."""
+        if self._incidence is None:
+            return self.incoming.sum(messages)
+        return _times(self._incidence.into, messages)
+
+    def weighted_sum(
+        self, weights: Float[Tensor, "edges ..."], values: Float[Tensor, "nodes ..."]
+    ) -> Float[Tensor, "nodes ..."]:
+        """The sum of each node's neighbours' values, weighted."""
+        if self._incidence is None:
+            return self.incoming.weighted_sum(weights, values, self.senders)
+        return self.sum(weights.unsqueeze(-1) * self.sent(values))
+
+    def net(self, messages: Float[Tensor, "edges ..."]) -> Float[Tensor, "nodes ..."]:
+        """What comes in minus what goes out; over all nodes it adds up to zero."""
+        if self._incidence is None:
+            return self.sum(messages).index_add(0, self.senders, messages, alpha=-1)
+        return _times(self._incidence.net, messages)
+
+    def softmax(self, scores: Float[Tensor, "edges ..."], at_most_own: bool = False) -> Float[Tensor, "edges ..."]:
+        """exp(score), normalised over the edges into each node; safe at any scale, since the largest is subtracted.
+
+        at_most_own: scores are at most zero, and zero on the edge of a node to itself, so that is the largest.
+        """
+        if not at_most_own:
+            fixed = scores.detach()
+            index = self.receivers.reshape(-1, *[1] * (scores.ndim - 1)).expand_as(scores)
+            lowest = fixed.new_full((self.num_nodes, *scores.shape[1:]), -torch.inf)
+            largest = lowest.scatter_reduce(0, index, fixed, "amax")
+            scores = scores - largest.index_select(0, self.receivers)
+        weights = torch.exp(scores)
+        return weights / self.received(self.sum(weights))
+
+    @cached_property
+    def pairs(self) -> tuple[Int[Tensor, " pairs"], Int[Tensor, " pairs"], Int[Tensor, " edges"]]:
+        """(one node, the other, the pair of each edge): edges there and back are one pair, a node and itself too."""
+        low, high = torch.minimum(self.senders, self.receivers), torch.maximum(self.senders, self.receivers)
+        keys, of_edge = torch.unique(low * self.num_nodes + high, return_inverse=True)
+        return keys // self.num_nodes, keys % self.num_nodes, of_edge
+
+    @cached_property
+    def incoming(self) -> Segments:
+        """The edges into each node."""
+        return Segments.of(self.receivers, self.num_nodes)
+
+    @cached_property
+    def by_slot(self) -> Segments:
+        """The edge in each slot of each node, if there is one."""
+        return Segments.of(self.receivers * self.max_degree + self.slots, self.num_nodes * self.max_degree)
+
+    def by_relation(self, num_relations: int) -> Segments:
+        """The edges of each relation into each node."""
+        if num_relations not in self._by_relation:
+            place = self.receivers * num_relations + self.edge_type
+            self._by_relation[num_relations] = Segments.of(place, self.num_nodes * num_relations)
+        return self._by_relation[num_relations]
+
+    @cached_property
+    def _by_relation(self) -> dict[int, Segments]:
+        return {}
+
+    @cached_property
+    def slots(self) -> Int[Tensor, " edges"]:
+        """The place of each edge among those into its receiver: 0, 1, ..."""
+        order = torch.argsort(self.receivers, stable=True)
+        counts = torch.bincount(self.receivers, minlength=self.num_nodes)
+        first = torch.cumsum(counts, 0) - counts
+        slots = torch.empty_like(order)
+        slots[order] = torch.arange(len(order), device=order.device) - first[self.receivers[order]]
+        return slots
+
+    @cached_property
+    def max_degree(self) -> int:
+        return int(self.slots.max()) + 1
+
+    @cached_property
+    def _ties(self) -> tuple[Tensor, Tensor] | None:
+        if self.tied is None:
+            return None
+        ids, counts = torch.unique(self.tied, return_inverse=True, return_counts=True)[1:]
+        return ids.reshape(-1), counts
+
+    def merge(self, values: Float[Tensor, "nodes *batch coordinates"]) -> Float[Tensor, "nodes *batch coordinates"]:
+        """Replace tied coordinates by their mean."""
+        if self._ties is None:
+            return values
+        ids, counts = self._ties
+        flat = values.movedim(-1, 1).flatten(0, 1)
+        sums = flat.new_zeros((len(counts), *flat.shape[1:])).index_add(0, ids, flat)
+        means = sums / counts.reshape(-1, *[1] * (flat.ndim - 1))
+        return means.index_select(0, ids).unflatten(0, (len(values), -1)).movedim(1, -1)
+
+
+@dataclass(frozen=True)
+class Incidence:
+    """Edges and nodes as matrices: who sends, who receives, and what is made of these."""
+
+    sends: Float[Tensor, "edges nodes"]
+    receives: Float[Tensor, "edges nodes"]
+    difference: Float[Tensor, "edges nodes"]
+    both: Float[Tensor, "edges nodes_2"]
+    into: Float[Tensor, "nodes edges"]
+    net: Float[Tensor, "nodes edges"]
+
+    @classmethod
+    def of(cls, topology: Topology) -> Incidence:
+        ends = topology.senders, topology.receivers
+        sends, receives = (nn.functional.one_hot(end, topology.num_nodes).float() for end in ends)
+        both = torch.cat([receives, sends], dim=1)
+        return cls(sends, receives, sends - receives, both, receives.T.contiguous(), (receives - sends).T.contiguous())
+
+
+def _times(matrix: Float[Tensor, "rows k"], values: Float[Tensor, "k ..."]) -> Float[Tensor, "rows ..."]:
+    product = matrix.to(values.dtype) @ values.reshape(values.shape[0], -1)  # shape[0]: len of a tensor is slow
+    return product.reshape(matrix.shape[0], *values.shape[1:])

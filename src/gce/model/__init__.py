@@ -1,0 +1,1 @@
+"""The model: an embedding, operators fitted in it, and steps under them."""

@@ -1,0 +1,134 @@
+"""One step under fitted operators, in the names of the paper:
+
+    alpha = gibbs_weights(phi);   X = form.regressors(psi, a, alpha);   y = C' X
+
+and the next state from y. A rollout goes on from the predicted state, whose features it takes anew (reprojection, van
+Goor et al. 2023), or from the predicted features themselves, which keeps it linear.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from gce.graphs.topology import Topology
+from gce.model.embedding import Embedding, nodes_first
+from gce.operators import Operator
+
+
+@dataclass(frozen=True)
+class Drive:
+    """What acts on steps, known before they are taken.
+
+    inputs: all there are; acting: those felt at once; push: what these and constants add to the targets; going: 0 at
+        fresh states, where nothing else acts.
+    """
+
+    inputs: Float[Tensor, "nodes rows a"]
+    acting: Float[Tensor, "nodes rows a"]
+    push: Float[Tensor, "nodes rows m"]
+    going: Float[Tensor, "#nodes rows 1"] | None
+
+    def by_step(self, steps: int) -> list[Drive]:
+        """The rows of each step apart, where the last axis of the batch is of steps."""
+        parts = [self.inputs, self.acting, self.push]
+        apart = [part.unflatten(1, (-1, steps)).unbind(2) for part in parts]
+        going: list[Tensor | None] = [None] * steps
+        if self.going is not None:
+            by_step = self.going.unflatten(1, (-1, steps))
+            on = (by_step == 1).all(1).all(0).flatten().tolist()
+            going = [None if all_on else step for step, all_on in zip(by_step.unbind(2), on, strict=True)]
+        return [Drive(*of_step) for of_step in zip(*apart, going, strict=True)]
+
+
+class Stepper:
+    """States into the next ones, under an operator for each graph of a union, or for each part of the batch.
+
+    The latter is for systems that share a topology of one graph: the batch holds them one after another.
+    All that depends on the topology, the parameters and the operators alone is looked up when it is made. With
+    `reproject`, targets other than the free coordinates are not needed, and not computed.
+    """
+
+    def __init__(self, model: Embedding, operators: Sequence[Operator], topology: Topology, reproject: bool) -> None:
+        self.model, self.operators, self.topology, self.reproject = model, operators, topology, reproject
+        self.num_state = model.config.num_state
+        self.encode = model.encoder.on(topology) if reproject else None
+        self.regressors = model.state_regressors(topology)
+        self.way_back = model.way_back(topology)
+        self.by_nodes = len(operators) == len(topology.splits)
+        num_targets = model.num_needed(reproject)
+        C = self._by_group(num_targets).to(model.observation_std.dtype)
+        states = model.form.num_state_regressors(topology)
+        self.from_state, self.from_inputs = C[:, :states], C[:, states:]
+        self.moving = model.moving(topology).to(C.dtype).unsqueeze(1) if bool(model.held.any()) else None
+        found = [o.constants[:, :num_targets].to(C.dtype) for o in operators if o.constants is not None]
+        self.constants = torch.cat(found).unsqueeze(1) if found and self.by_nodes else None
+        if found and not self.by_nodes:
+            self.constants = torch.stack(found, dim=1)
+
+    def _by_group(self, num_targets: int) -> Float[Tensor, "groups D m"]:
+        """Coefficients of groups of nodes, all of one size: of each graph, or of each node."""
+        found = [operator.coefficients[..., :num_targets] for operator in self.operators]
+        if not self.model.form.shared:
+            return torch.cat(found)
+        C, sizes = torch.stack(found), self.topology.splits
+        if not self.by_nodes or len(set(sizes)) == 1:
+            return C
+        return C.repeat_interleave(torch.tensor(sizes, device=C.device), dim=0)
+
+    def drive(self, inputs: Float[Tensor, "*batch nodes a"], fresh: Float[Tensor, "*batch #nodes 1"] | None) -> Drive:
+        inputs, going = nodes_first(inputs), self.model.going(fresh)
+        acting = self.model.acting_inputs(inputs)
+        X = self.model.input_regressors(acting, going, self.topology)
+        push = self._apply(X, self.from_inputs)
+        if self.constants is not None:
+            own = self.constants.repeat_interleave(inputs.shape[1] // self.constants.shape[1], dim=1)
+            push = push + (own if going is None else own * going)
+        return Drive(inputs, acting, push, going)
+
+    def targets(
+        self, x: Float[Tensor, "nodes rows c"], phi: Float[Tensor, "nodes rows p"], drive: Drive
+    ) -> Float[Tensor, "nodes rows m"]:
+        """What the operators say."""
+        y = self._apply(self.regressors(x, phi, drive.acting), self.from_state)
+        return drive.push + (y if drive.going is None else y * drive.going)
+
+    def move(
+        self, x: Float[Tensor, "nodes rows c"], phi: Float[Tensor, "nodes rows p"], drive: Drive
+    ) -> tuple[Float[Tensor, "nodes rows c"], Float[Tensor, "nodes rows p"]]:
+        """(next state, next phi)."""
+        model, effects = self.model, self.model.num_effects
+        y = self.targets(x, phi, drive)
+        following_phi = y[..., effects:]
+        if model.implicit is not None:
+            rows = x.movedim(0, -2)
+            moved = model.channelled(self.operators, rows, self.topology)
+            y = (moved + model.pushed(y[..., :effects].movedim(0, -2), rows, self.topology)).movedim(-2, 0)
+        if self.moving is not None:
+            free = self.moving.shape[-1]
+            y = torch.cat([y[..., :free] * self.moving, y[..., free:]], dim=-1)
+        following = self.way_back(x, y, drive.inputs)
+        return following, following_phi if self.encode is None else self.encode(following)
+
+    def _apply(self, X: Float[Tensor, "nodes rows D"], C: Float[Tensor, "groups D m"]) -> Float[Tensor, "nodes rows m"]:
+        """C' x of every row under its group's operator."""
+        if self.by_nodes:
+            return torch.bmm(X.reshape(C.shape[0], -1, X.shape[-1]), C).reshape(*X.shape[:-1], -1)
+        parts = X.unflatten(1, (C.shape[0], -1)).transpose(0, 1)
+        return torch.bmm(parts.flatten(1, 2), C).reshape(*parts.shape[:-1], -1).transpose(0, 1).flatten(1, 2)
+
+    def __call__(
+        self,
+        psi: Float[Tensor, "*batch nodes f"],
+        inputs: Float[Tensor, "*batch nodes a"],
+        fresh: Float[Tensor, "*batch #nodes 1"] | None = None,
+    ) -> tuple[Float[Tensor, "*batch nodes c"], Float[Tensor, "*batch nodes f"]]:
+        """(next state, next features) of a batch."""
+        rows, c = nodes_first(psi), self.model.config.num_state
+        moved = self.move(rows[..., :c], rows[..., c:], self.drive(inputs, fresh))
+        x, phi = (part.reshape(len(part), *psi.shape[:-2], -1).movedim(0, -2) for part in moved)
+        return x, torch.cat([x, phi], dim=-1)

@@ -1,0 +1,116 @@
+"""The only regularised solve in the package.
+
+With regressors X [rows, D] and targets Y [rows, m],
+
+    C = (X'X / rows + diag(ridge))^-1 X'Y / rows
+
+which minimises the mean of |y - C'x|^2 plus the ridge on C: added to the covariance operator, as in the paper. All that
+data contribute are the sums in `Moments`, which add up: adapting on episodes one by one equals adapting on all at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from scipy.optimize import nnls
+from torch import Tensor
+
+from gce.operators.additive import Additive
+
+
+@dataclass(frozen=True)
+class Moments(Additive):
+    """gram X'X, cross X'Y, square Y'Y and the number of rows; `*sets` are independent regressions."""
+
+    gram: Float[Tensor, "*sets D D"]
+    cross: Float[Tensor, "*sets D m"]
+    square: Float[Tensor, "*sets m m"]
+    rows: int
+
+    @classmethod
+    def of(cls, X: Float[Tensor, "*sets rows D"], Y: Float[Tensor, "*sets rows m"]) -> Moments:
+        X, Y = X.double(), Y.double()
+        return cls(X.mT @ X, X.mT @ Y, Y.mT @ Y, X.shape[-2])
+
+
+@dataclass(frozen=True)
+class Solution:
+    """coefficients C; residual: the mean of (Y - X C)'(Y - X C); system: the matrix that was inverted."""
+
+    coefficients: Float[Tensor, "*sets D m"]
+    residual: Float[Tensor, "*sets m m"]
+    system: Float[Tensor, "*sets D D"]
+
+    @property
+    def condition(self) -> Float[Tensor, "*sets"]:
+        return condition_number(self.system)
+
+
+def solve(
+    moments: Moments,
+    ridge: Float[Tensor, " D"],
+    split: int | None = None,
+) -> Solution:
+    """Solve in float64 by Cholesky; gradients flow through.
+
+    split: regress the first `split` columns and the rest separately, as the paper's appendix does for history and
+        action; None solves jointly.
+    """
+    gram, cross = moments.gram / moments.rows, moments.cross / moments.rows
+    system = gram + torch.diag(ridge.double())
+    # A regressor that is always zero and not penalised has coefficient zero, whatever stands here.
+    system = system + torch.diag_embed((system.diagonal(dim1=-2, dim2=-1) == 0).double())
+    if split is not None:
+        apart = torch.ones_like(gram)
+        apart[..., :split, split:] = apart[..., split:, :split] = 0
+        system = system * apart
+    C = torch.cholesky_solve(cross, _cholesky(system))
+    square = moments.square / moments.rows
+    residual = square - C.mT @ cross - cross.mT @ C + C.mT @ gram @ C
+    return Solution(C, (residual + residual.mT) / 2, system)
+
+
+@dataclass(frozen=True)
+class Prior:
+    """What is known of the coefficients c of one target: their ridge, and rows A of `below` with A c <= 0."""
+
+    ridge: Float[Tensor, " D"]
+    below: Float[Tensor, "rows D"]
+
+
+def solve_below(moments: Moments, prior: Prior) -> Float[Tensor, " D"]:
+    """The coefficients c of one target with A c <= 0.
+
+    With S = L L' the matrix to invert, c = S^-1 (g - A'l), and the multipliers l >= 0 minimise |L^-1 (g - A'l)|: a
+    least squares problem of its own (Lawson and Hanson 1974, chapter 23). No gradient flows through the multipliers.
+    """
+    solution = solve(moments, prior.ridge)
+    c = solution.coefficients[:, 0]
+    if bool((prior.below @ c <= 0).all()):
+        return c
+    A = prior.below / prior.below.norm(dim=1, keepdim=True)
+    factor = _cholesky(solution.system).detach()
+    B = torch.linalg.solve_triangular(factor, A.mT, upper=False)
+    multipliers = torch.as_tensor(nnls(B.numpy(), (factor.mT @ c.detach()).numpy())[0])
+    return c - torch.cholesky_solve((A.mT @ multipliers)[:, None], factor)[:, 0]
+
+
+def condition_number(system: Float[Tensor, "*sets D D"]) -> Float[Tensor, "*sets"]:
+    """The largest eigenvalue over the smallest."""
+    spectrum = torch.linalg.eigvalsh(system.detach())
+    return spectrum[..., -1] / spectrum[..., 0].clamp_min(torch.finfo(torch.float64).tiny)
+
+
+def _cholesky(system: Tensor) -> Tensor:
+    """Where the ridge is too small for the data, the smallest jitter that makes the matrix definite is added."""
+    if not bool(torch.isfinite(system).all()):
+        raise ValueError("the regression holds numbers that are not finite")
+    factor, info = torch.linalg.cholesky_ex(system)
+    jitter = 1e-14 * system.diagonal(dim1=-2, dim2=-1).mean(-1).clamp_min(1e-300)
+    while bool(info.any()):
+        eye = torch.eye(system.shape[-1], dtype=system.dtype, device=system.device)
+        factor, info = torch.linalg.cholesky_ex(system + jitter[..., None, None] * eye)
+        jitter = 10 * jitter
+    return factor

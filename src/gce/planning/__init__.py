@@ -1,0 +1,1 @@
+"""Planning: where a world, an adapted system and a controller meet."""

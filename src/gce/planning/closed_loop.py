@@ -1,0 +1,184 @@
+"""Where an environment, an adapted system and a controller meet: plan, act, look, plan again."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from gce.control.problem import Problem
+from gce.envs import GraphEnv
+from gce.errors import InputError
+from gce.metrics import control_cost, control_error
+from gce.planning.plans import Plan, Planner
+
+Array = np.ndarray
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """How a world is controlled unless asked otherwise.
+
+    horizon, feedback: steps of a run and between its plans. state_cost, terminal_cost: of observations, all in the mean
+    of the world's units; action_cost: of actions in their unit; change_cost: of leaving the plan made one step before,
+    less by the factor k for one made k steps before; rate: how much an action may change in a step, in its own unit.
+    Chosen on systems recorded for validation.
+    tolerance: when a plan has settled (`Controller`).
+    """
+
+    horizon: int
+    feedback: int
+    state_cost: float
+    terminal_cost: float
+    action_cost: float
+    tolerance: float = 1e-4
+    change_cost: float = 0.0
+    rate: float = np.inf
+
+
+PROTOCOLS = {
+    "rope": Protocol(40, 40, 3e-4, 1.0, 1e-3),
+    # Recorded forces change by up to 200 N a step: beyond half of that plans shake what no model predicts.
+    "soft": Protocol(64, 32, 3e-3, 1.0, 1e-2, change_cost=2.0, rate=100.0),
+    # What water does to a swimmer bends with the actions: the last digits of a plan take long, and change nothing.
+    "swim": Protocol(64, 32, 3e-3, 1.0, 3e-2, tolerance=1e-3),
+    "grid": Protocol(100, 50, 1.0, 10.0, 0.01),
+}
+
+
+@dataclass(frozen=True)
+class Run:
+    """One controlled episode: true observations [M+1, nodes, d], actions [M, nodes, a], the goal, the plans and when.
+
+    seen: what the controller observed, the same as the true observations unless there is noise.
+    """
+
+    observations: Float[Array, "M_plus_1 nodes d"]
+    seen: Float[Array, "M_plus_1 nodes d"]
+    actions: Float[Array, "M nodes a"]
+    goal: Float[Array, "nodes d"]
+    plans: list[Plan]
+    planned_at: list[int]
+
+    @property
+    def status(self) -> str:
+        """ "solved", or what was wrong with the first plan that was not."""
+        return next((plan.status for plan in self.plans if plan.status != "solved"), "solved")
+
+
+def problem_for(env: GraphEnv, goal: Array, protocol: Protocol, **changes: Any) -> Problem:
+    """The problem of a world: its bounds, its actuated nodes, and costs in its units."""
+    low, high = env.action_bounds
+    grid = env.world == "grid"
+    return Problem(
+        horizon=protocol.horizon,
+        goal=goal,
+        low=low,
+        high=high,
+        state_cost=protocol.state_cost,
+        terminal_cost=protocol.terminal_cost,
+        action_cost=protocol.action_cost,
+        change_cost=protocol.change_cost / protocol.feedback,
+        rate=np.full_like(low, protocol.rate) if np.isfinite(protocol.rate) else None,
+        unit=1.0 if grid else float(env.observation_std.mean()),
+        action_unit=1.0 if grid else env.action_std,
+        tracked=np.broadcast_to(env.positions, goal.shape[-2:]) if grid else None,
+        **changes,
+    )
+
+
+@typing.runtime_checkable
+class Observer(typing.Protocol):
+    """What estimates the true observation from noisy ones: a value, each step gives the next one."""
+
+    @property
+    def estimate(self) -> Float[Array, "nodes d"]: ...
+
+    def stepped(self, action: Float[Array, "nodes a"], observation: Float[Array, "nodes d"]) -> Observer: ...
+
+
+def control(
+    env: GraphEnv,
+    controller: Planner,
+    feedback: int,
+    progress: Callable[[int], None] = lambda steps: None,
+    observer: Callable[[Array], Observer] | None = None,
+) -> Run:
+    """Plan at steps 0, feedback, 2 feedback, ..., each time for the steps that remain, and act on `env`, just reset.
+
+    observer: of the first observation; later plans then start from what it estimates, not from what is seen.
+    """
+    if feedback < 1:
+        raise InputError(f"feedback is every {feedback} steps; plan again after at least one, or once for the horizon")
+    M = controller.problem.horizon
+    true, seen = [env._observation()], [env.observe()]
+    known, watching = [seen[0]], None if observer is None else observer(seen[0])
+    actions: list[Array] = []
+    plans: list[Plan] = []
+    planned_at: list[int] = []
+    for t in range(M):
+        if t % feedback == 0:
+            before = (known[-2], actions[-1]) if t else None
+            start = plans[-1].actions[t - planned_at[-1] :] if t else None
+            plans.append(controller.plan(known[-1], step=t, opening=t == 0, before=before, start=start))
+            planned_at.append(t)
+        action = plans[-1].actions[t - planned_at[-1]]
+        env._advance(action)
+        actions.append(action)
+        true.append(env._observation())
+        seen.append(env.observe())
+        if watching is not None:
+            watching = watching.stepped(action, seen[-1])
+        known.append(seen[-1] if watching is None else watching.estimate)
+        progress(1)
+    goal = controller.problem.goals[-1]
+    return Run(np.stack(true), np.stack(seen), np.stack(actions), goal, plans, planned_at)
+
+
+def figures(env: GraphEnv, run: Run, recorded: Float[Array, "steps nodes a"] | None = None) -> dict[str, Any]:
+    """What is reported of a run: errors in physical units, the reported cost, and how planning went.
+
+    recorded: the actions that once led to the goal; replayed from the same start they say how near that comes.
+    """
+    final, still = run.observations[-1], uncontrolled(env, len(run.actions))[-1]
+    places = env.positions
+    error, nothing = control_error(final, run.goal), control_error(still, run.goal)
+    found: dict[str, Any] = {
+        "control_error": error,
+        "control_error_positions": control_error(final[:, places], run.goal[:, places]),
+        "control_error_over_nothing": error / nothing if nothing > 0 else None,
+        "nothing": nothing,
+        "cost": _cost(env, run.observations, run.actions, run.goal),
+        "predicted_cost": run.plans[0].cost,
+        "status": run.status,
+        "plan_seconds": [plan.seconds for plan in run.plans],
+        "iterations": [plan.iterations for plan in run.plans],
+    }
+    if recorded is not None and len(recorded) >= len(run.actions):
+        found["replay"] = control_error(replayed(env, recorded[: len(run.actions)])[-1], run.goal)
+    if env.world == "grid":
+        away = np.linalg.norm(run.observations[0, :, 0] - run.goal[:, 0])
+        found["voltage_error"] = float(np.linalg.norm(final[:, 0] - run.goal[:, 0]) / away)
+    return found
+
+
+def uncontrolled(env: GraphEnv, steps: int) -> Float[Array, "M_plus_1 nodes d"]:
+    """What happens when nothing is done, from the same start."""
+    return replayed(env, np.zeros((steps, env.graph.num_nodes, len(env.action_names))))
+
+
+def replayed(env: GraphEnv, actions: Float[Array, "M nodes a"]) -> Float[Array, "M_plus_1 nodes d"]:
+    """What happens under given actions, from the same start."""
+    twin = type(env)()
+    twin.reset(seed=env.np_random_seed, options={"parameters": env.parameters, "process_noise": env.process_noise})
+    return twin.run(lambda t: actions[t], len(actions))[0]
+
+
+def _cost(env: GraphEnv, observations: Array, actions: Array, goal: Array) -> float:
+    if env.world == "grid":
+        return float(sum(env.stage_cost(o, goal, a) for o, a in zip(observations[1:], actions, strict=True)))
+    return control_cost(observations[1:], goal, actions, env.observation_std, env.action_std, env.action_weight)

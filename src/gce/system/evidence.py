@@ -1,0 +1,215 @@
+"""What episodes tell of the system they are of: the sums its operator follows from, and how its episodes begin."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, reduce
+from operator import add
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from gce.errors import InputError
+from gce.graphs.graph import Graph
+from gce.graphs.topology import Topology
+from gce.model.model import Model
+from gce.model.rollout import rollout
+from gce.operators import Operator
+from gce.operators.additive import SHARED, Additive
+from gce.operators.regression import Sums
+from gce.operators.whitening import Colour
+from gce.trajectory import Episode, check_one_system
+from gce.trajectory.smoothing import noise_variance, smooth
+
+
+@dataclass(frozen=True)
+class Starts(Additive):
+    """The first observations of episodes: sums from which their mean and spread follow.
+
+    total, squares: of the raw normalised first observations; smoothed: of the smoothed ones; noise: summed variance.
+    """
+
+    count: int
+    total: np.ndarray
+    squares: np.ndarray
+    smoothed: np.ndarray
+    noise: float
+
+    def posterior(self, observation: np.ndarray) -> np.ndarray:
+        """The likeliest start behind a noisy first observation, drawn to the mean of the starts seen.
+
+        The share it keeps of its own is the share of the starts' variance that is not noise: all of it without noise.
+        """
+        if self.share == 1:
+            return observation
+        mean = self.smoothed / self.count
+        return mean + self.share * (observation - mean)
+
+    @property
+    def share(self) -> float:
+        """The share of the starts' variance that is not noise."""
+        if self.count < 2 or self.noise == 0:
+            return 1.0
+        spread = self.squares.sum() / self.count - np.square(self.total / self.count).sum()
+        spread = spread / self.total.size * self.count / (self.count - 1)
+        return float(np.clip(1 - self.noise / self.count / max(spread, 1e-12), 0, 1))
+
+
+@dataclass(frozen=True)
+class Evidence(Additive):
+    """All that some episodes tell of their system; it adds up, and what an episode told can be taken out again.
+
+    colour: of the noise, where the sums are of rows made white.
+    """
+
+    sums: Sums
+    starts: Starts
+    colour: Colour | None = field(default=None, metadata=SHARED)
+
+    def operator(self, model: Model, topology: Topology, ridge: float | None) -> Operator:
+        """What follows from it."""
+        with torch.no_grad():
+            found = model.fit(self.sums, topology, ridge)
+        return found if self.colour is None else self.colour.restored(found)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What one episode tells, and itself in normalised units.
+
+    halves: the sums of its first and its second half. first: its first observation as it was; observations: all, with
+    the noise taken out as far as that is possible.
+    """
+
+    halves: tuple[Sums, Sums]
+    starts: Starts
+    first: Float[np.ndarray, "nodes d"]
+    observations: Float[np.ndarray, "steps_plus_1 nodes d"]
+    inputs: Float[Tensor, "steps nodes a"]
+    colour: Colour | None = None
+
+    @cached_property
+    def evidence(self) -> Evidence:
+        return Evidence(self.halves[0] + self.halves[1], self.starts, self.colour)
+
+
+def total(seen: Sequence[Seen]) -> Evidence:
+    return reduce(add, (s.evidence for s in seen))
+
+
+def see(model: Model, episodes: Sequence[Episode], graph: Graph, colour: Colour | None = None) -> list[Seen]:
+    """What each episode tells; noise is taken out first where that is possible, and made white where it has colour."""
+    topology, c = Topology.of(graph, model.device), model.config
+    found = []
+    check_one_system(c, episodes, graph)
+    for episode in episodes:
+        raw = normalised(model, episode.observations)
+        clean = smooth(raw, c.kinematics, model.ratios, c.rest_start) if c.kinematics else raw
+        noise = noise_variance(raw, c.kinematics, model.ratios)
+        with torch.no_grad():
+            inputs = model_inputs(model, episode.actions, episode.exogenous, graph)
+            x, X, Y = _rows(model, clean, inputs, topology)
+            if colour is not None:
+                X, Y, x = colour.whitened(X), colour.whitened(Y), x[1:]
+            half = (len(X) + 1) // 2
+            (early,), (late,) = (
+                model.sums(X[rows], Y[rows], topology, model.channels(x[:-1][rows], topology))
+                for rows in (slice(half), slice(half, None))
+            )
+        starts = Starts(1, raw[0], np.square(raw[0]), clean[0], noise)
+        found.append(Seen((early, late), starts, raw[0], clean, inputs, colour))
+    return found
+
+
+def colour_of(model: Model, seen: Sequence[Seen], operator: Operator, graph: Graph) -> Colour:
+    """The colour of what an operator leaves unexplained of the free coordinates in episodes."""
+    topology, free, found = Topology.of(graph, model.device), len(model.free), []
+    own: Tensor | float = 0.0 if operator.constants is None else operator.constants[:, :free]
+    for s in seen:
+        with torch.no_grad():
+            _, X, Y = _rows(model, s.observations, s.inputs, topology)
+            found.append(Y[..., :free].double() - X.double() @ operator.coefficients[:, :free].double() - own)
+    return Colour.of(found)
+
+
+def _rows(
+    model: Model, observations: Float[np.ndarray, "steps_plus_1 nodes d"], inputs: Tensor, topology: Topology
+) -> tuple[Tensor, Tensor, Tensor]:
+    """(states, regressors, targets) along an episode."""
+    clean = torch.as_tensor(observations, dtype=model.dtype, device=model.device)
+    x = model.states(model.merge(clean, topology), inputs[..., : model.config.num_actions])
+    psi = model.features(x, topology)
+    X = model.regressors(psi[:-1], inputs, topology, opening_mask(model, len(inputs), 1))
+    return x, X, model.targets(x[:-1], x[1:], psi[1:])
+
+
+def units(model: Model) -> tuple[Float[np.ndarray, " d"], Float[np.ndarray, " d"]]:
+    """(mean, std) of the observations, in double precision."""
+    return model.observation_mean.cpu().double().numpy(), model.observation_std.cpu().double().numpy()
+
+
+def normalised(model: Model, observations: Float[np.ndarray, "*batch d"]) -> Float[np.ndarray, "*batch d"]:
+    mean, std = units(model)
+    return (observations.astype(np.float64) - mean) / std
+
+
+def opening_state(model: Model, first: Float[np.ndarray, "nodes d"], starts: Starts) -> Float[Tensor, "nodes c"]:
+    """The state that an episode opens with, its first observation read together with the starts seen."""
+    if model.config.rest_start:
+        first = first.copy()
+        first[:, [v for _, v in model.config.kinematics]] = 0
+    observation = torch.as_tensor(starts.posterior(first), dtype=model.dtype, device=model.device)
+    nothing = observation.new_zeros(0, len(first), model.config.num_actions)
+    return model.states(observation[None], nothing)[0]
+
+
+def opening_paths(
+    model: Model,
+    graphs: Sequence[Graph],
+    operators: Sequence[Operator],
+    openings: Sequence[Float[Tensor, "_ c"]],
+    inputs: Sequence[Float[Tensor, "_ _ a"]],
+) -> list[Float[np.ndarray, "_ _ d"]]:
+    """Normalised observations of episodes of several systems from their openings on, as one rollout of all graphs.
+
+    Where one has fewer steps than the longest, its path goes on without inputs.
+    """
+    topology = Topology.of(list(graphs), model.device)
+    steps = max(len(a) for a in inputs)
+    padded = torch.cat([nn.functional.pad(a, (0, 0, 0, 0, 0, steps - len(a))) for a in inputs], dim=1)
+    x = torch.cat(list(openings))
+    with torch.no_grad():
+        step = model.stepper(operators, topology)
+        fresh = opening_mask(model, steps, topology.num_nodes)
+        states = rollout(step, model.features(x, topology), padded, fresh)
+    path = torch.cat([x[None], states])[..., : model.config.num_observations].double().cpu()
+    return [part.numpy() for part in path.split(topology.splits, dim=1)]
+
+
+def opening_mask(model: Model, steps: int, nodes: int, opening: bool = True) -> Float[Tensor, "steps nodes 1"]:
+    """1 where a step opens an episode: at the first, if at all."""
+    fresh = torch.zeros(steps, nodes, 1, dtype=model.dtype, device=model.device)
+    fresh[0] = float(opening)
+    return fresh
+
+
+def model_inputs(
+    model: Model, actions: np.ndarray, exogenous: np.ndarray | None, graph: Graph
+) -> Float[Tensor, "steps nodes a"]:
+    """Normalised actions, then normalised exogenous inputs."""
+    c = model.config
+    expected = (graph.num_nodes, c.num_actions)
+    if actions.ndim != 3 or actions.shape[1:] != expected:
+        raise InputError(f"the actions have shape {actions.shape}, expected (steps, {expected[0]}, {expected[1]})")
+    if len(actions) == 0:
+        raise InputError("there are no actions; give those of at least one step")
+    inputs = torch.as_tensor(actions, dtype=model.dtype, device=model.device) / model.action_std
+    if c.num_exogenous == 0:
+        return inputs
+    if exogenous is None or exogenous.shape != (len(actions), graph.num_nodes, c.num_exogenous):
+        raise InputError(f"the model needs {c.num_exogenous} exogenous inputs a node at every step; give them")
+    known = torch.as_tensor(exogenous, dtype=model.dtype, device=model.device) / model.exogenous_std
+    return torch.cat([inputs, known], dim=-1)

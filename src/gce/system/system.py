@@ -1,0 +1,299 @@
+"""A model adapted to one system: predictions, intervals, linearisation, and updates as recordings come in."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from gce.errors import InputError
+from gce.graphs.graph import Graph
+from gce.graphs.topology import Topology
+from gce.model.model import Model
+from gce.model.rollout import path_of
+from gce.operators import Operator
+from gce.system.evidence import (
+    Evidence,
+    colour_of,
+    model_inputs,
+    normalised,
+    opening_mask,
+    opening_paths,
+    opening_state,
+    see,
+    total,
+    units,
+)
+from gce.system.uncertainty import Spread, errors, jacobian, left_out, propagate, target_errors
+from gce.trajectory import Episode
+
+TURNS, SETTLED = 5, 0.02
+"""How often the noise of a network is measured and its operator fitted again at most, and the change of the noise's
+correlation that is small enough to stop."""
+UNEVEN = 12.0
+"""How much so the noise of a network has to be for rows to be made white."""
+
+
+@dataclass(frozen=True, eq=False)
+class Path:
+    """A rollout in normalised units, the start first: states x, features psi, and the inputs between them."""
+
+    states: Float[Tensor, "steps_plus_1 nodes c"]
+    features: Float[Tensor, "steps_plus_1 nodes f"]
+    inputs: Float[Tensor, "steps nodes a"]
+
+
+@dataclass(frozen=True, eq=False)
+class System:
+    """A model with the operator of one system.
+
+    evidence: what the episodes adapted to tell, from which the operator follows; spread: how far predictions were off
+        on episodes they did not know.
+    """
+
+    model: Model
+    graph: Graph
+    evidence: Evidence
+    operator: Operator
+    spread: Spread
+    ridge: float | None = None
+
+    def predict(
+        self,
+        observation: Float[np.ndarray, "nodes d"],
+        actions: Float[np.ndarray, "steps nodes a"],
+        *,
+        exogenous: Float[np.ndarray, "steps nodes e"] | None = None,
+        opening: bool = True,
+        before: tuple[np.ndarray, np.ndarray] | None = None,
+        reproject: bool | None = None,
+    ) -> Float[np.ndarray, "steps_plus_1 nodes d"]:
+        """The conditional mean of the observations that actions lead to, the given one first."""
+        path = self.rollout(
+            observation, actions, exogenous=exogenous, opening=opening, before=before, reproject=reproject
+        )
+        seen = path.states[..., : self.model.config.num_observations]
+        predicted = self.model.denormalise(seen).detach().cpu().double().numpy()
+        predicted[0] = observation
+        return predicted
+
+    def rollout(
+        self,
+        observation: Float[np.ndarray, "nodes d"],
+        actions: Float[np.ndarray, "steps nodes a"],
+        *,
+        exogenous: Float[np.ndarray, "steps nodes e"] | None = None,
+        opening: bool = True,
+        before: tuple[np.ndarray, np.ndarray] | None = None,
+        reproject: bool | None = None,
+    ) -> Path:
+        """States and features along the path that actions lead to.
+
+        opening: whether the observation opens an episode (the system was just released); otherwise `before` is the
+            (observation, action) one step earlier, where the model needs it.
+        reproject: take the features of each predicted state anew; otherwise the rollout stays in feature space. By
+            default as the model was trained.
+        """
+        x = self.state(observation, opening, before)
+        inputs = model_inputs(self.model, actions, exogenous, self.graph)
+        fresh = opening_mask(self.model, len(inputs), len(x), opening)
+        with torch.no_grad():
+            psi = self.model.features(x, self.topology)
+            step = self.model.stepper([self.operator], self.topology, reproject)
+            states, features = path_of(step, psi, inputs, fresh)
+        return Path(torch.cat([x[None], states]), torch.cat([psi[None], features]), inputs)
+
+    def intervals(
+        self, predicted: Float[np.ndarray, "steps nodes d"], level: float = 0.9
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """(low, high) around a prediction, within which `level` of what happens lies.
+
+        They speak of what happens, not of what a noisy sensor reads.
+        """
+        if not 0 < level < 1:
+            raise InputError(f"level is {level}, expected a share between 0 and 1 such as 0.9")
+        if len(self.spread.counts) == 0:
+            raise InputError("this system was adapted without measuring how far it is off; adapt with measure=True")
+        reach = np.sqrt(2) * torch.erfinv(torch.tensor(level, dtype=torch.float64)).item()
+        unit = self.model.observation_std.cpu().double().numpy()
+        margin = reach * self.spread.deviations(len(predicted))[:, None, :] * unit
+        return predicted - margin, predicted + margin
+
+    def covariance(
+        self,
+        observation: Float[np.ndarray, "nodes d"],
+        actions: Float[np.ndarray, "steps nodes a"],
+        *,
+        features: bool = False,
+        exogenous: Float[np.ndarray, "steps nodes e"] | None = None,
+        opening: bool = True,
+        before: tuple[np.ndarray, np.ndarray] | None = None,
+        reproject: bool | None = None,
+    ) -> Float[np.ndarray, "steps_plus_1 n n"]:
+        """The covariance of what actions lead to, after each step, all nodes together (nodes x coordinates).
+
+        It follows from the residuals of the fit (`uncertainty`): noise of the system, and what the model leaves out.
+        features: of the features psi in normalised units, not of the observations.
+        """
+        if not self.model.config.selects:
+            raise InputError("the model decodes its observations, whose covariance it does not know; use `intervals`")
+        path = self.rollout(
+            observation, actions, exogenous=exogenous, opening=opening, before=before, reproject=reproject
+        )
+        reproject = self.model.config.reproject if reproject is None else reproject
+        following = self._following(reproject)
+        fresh = opening_mask(self.model, len(path.inputs), 1, opening)
+        carried = (path.states if reproject else path.features).flatten(1)
+        entering, residual = target_errors(self.model, self.operator, self.topology, reproject)
+        P = propagate(lambda t, z: following(z, path.inputs[t].flatten(), fresh[t]), carried, entering, residual)
+        nodes, c = self.graph.num_nodes, self.model.config
+        if features and reproject:
+            J = [jacobian(lambda z: self._features(z).flatten(), z).double() for z in carried]
+            return torch.stack([j @ p @ j.T for j, p in zip(J, P, strict=True)]).cpu().numpy()
+        if features:
+            return P.cpu().numpy()
+        seen = torch.arange(carried.shape[1]).reshape(nodes, -1)[:, : c.num_observations].flatten()
+        unit = self.model.observation_std.double().repeat(nodes)
+        return (P[:, seen][:, :, seen] * unit[:, None] * unit).cpu().numpy()
+
+    def linearise(
+        self,
+        states: Float[Tensor, "steps nodes c"],
+        actions: Float[Tensor, "steps nodes a"],
+        opening: bool = False,
+    ) -> tuple[Float[Tensor, "steps s s"], Float[Tensor, "steps s u"], Float[Tensor, "steps s"]]:
+        """(A, B, c) at each step of a path: next state = A x + B a + c around (x, a), nodes flattened."""
+        following = self._following(reproject=True)
+        fresh = opening_mask(self.model, len(states), 1, opening)
+        x, a = states.flatten(1), actions.flatten(1)
+        A, B = torch.func.vmap(torch.func.jacfwd(following, argnums=(0, 1)))(x, a, fresh)
+        after = torch.func.vmap(following)(x, a, fresh)
+        return A, B, after - torch.einsum("tij,tj->ti", A, x) - torch.einsum("tij,tj->ti", B, a)
+
+    def update(self, episode: Episode) -> System:
+        """Adapted to one more episode: the operator is that of adapting to all at once.
+
+        The spread gains the errors of predicting the episode before it was known. They come from fewer episodes than
+        `adapt` would have left, so the spread depends on the order of updates and is a little wider.
+        """
+        (seen,) = see(self.model, [episode], self.graph, self.evidence.colour)
+        spread = self.spread + errors(self.model, self.graph, [seen], [self.evidence], self.ridge)
+        return fitted(self.model, self.graph, self.evidence + seen.evidence, spread, self.ridge)
+
+    def state(
+        self, observation: np.ndarray, opening: bool, before: tuple[np.ndarray, np.ndarray] | None = None
+    ) -> Float[Tensor, "nodes c"]:
+        """The model's state at an observation; `before` is (observation, action) one step earlier, where needed."""
+        model = self.model
+        expected = (self.graph.num_nodes, model.config.num_observations)
+        if observation.shape != expected:
+            raise InputError(f"the observation has shape {observation.shape}, this system's have {expected}")
+        if not np.isfinite(observation).all():
+            raise InputError(
+                "the observation holds numbers that are not finite; give one for every node and coordinate"
+            )
+        start = normalised(model, observation)
+        if opening:
+            return opening_state(model, start, self.evidence.starts)
+
+        def tensor(values: np.ndarray) -> Tensor:
+            return torch.as_tensor(values, dtype=model.dtype, device=model.device)
+
+        nothing = tensor(np.zeros((0, len(start), model.config.num_actions)))
+        earlier = (
+            None if before is None else (tensor(normalised(model, before[0])), tensor(before[1]) / model.action_std)
+        )
+        return model.at_rest_where_held(model.states(tensor(start)[None], nothing, earlier)[0], self.topology)
+
+    def outputs_at(self, observations: Float[np.ndarray, "M nodes d"], on: str) -> Float[np.ndarray, "M p"]:
+        """Normalised observations, or (on "features") the features there when nothing is pushed, flat."""
+        o = normalised(self.model, observations)
+        if on == "observations":
+            return o.reshape(len(o), -1)
+        seen = torch.as_tensor(o, dtype=self.model.dtype, device=self.model.device)
+        still = seen.new_zeros(len(o), 0, self.graph.num_nodes, self.model.config.num_actions)
+        with torch.no_grad():
+            states = self.model.states(seen[:, None], still)[:, 0]
+            return self.model.features(states, self.topology).flatten(1).double().cpu().numpy()
+
+    @cached_property
+    def topology(self) -> Topology:
+        return Topology.of(self.graph, self.model.device)
+
+    # ---- inside ----
+
+    def _features(self, state: Float[Tensor, " s"]) -> Float[Tensor, "nodes f"]:
+        return self.model.features(state.reshape(self.graph.num_nodes, -1), self.topology)
+
+    def _following(self, reproject: bool) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+        """(state, inputs, fresh) to the next state; or features to the next features; nodes flattened."""
+        nodes = self.graph.num_nodes
+        step = self.model.stepper([self.operator], self.topology, reproject)
+
+        def following(z: Tensor, a: Tensor, fresh: Tensor) -> Tensor:
+            psi = self._features(z) if reproject else z.reshape(nodes, -1)
+            state, features = step(psi, a.reshape(nodes, -1), fresh)
+            return (state if reproject else features).flatten()
+
+        return following
+
+
+def predict_together(
+    systems: Sequence[System], observations: Sequence[np.ndarray], actions: Sequence[np.ndarray]
+) -> list[Float[np.ndarray, "steps_plus_1 nodes d"]]:
+    """What `predict` says of each of several systems of one model, as one rollout of all their graphs."""
+    model = systems[0].model
+    openings = [s.state(o, True) for s, o in zip(systems, observations, strict=True)]
+    inputs = [model_inputs(model, a, None, s.graph) for s, a in zip(systems, actions, strict=True)]
+    operators = [s.operator for s in systems]
+    paths = opening_paths(model, [s.graph for s in systems], operators, openings, inputs)
+    mean, std = units(model)
+    return [
+        np.concatenate([o[None], path[1 : len(a) + 1] * std + mean])
+        for o, a, path in zip(observations, actions, paths, strict=True)
+    ]
+
+
+def adapt(model: Model, episodes: Sequence[Episode], ridge: float | None = None, measure: bool = True) -> System:
+    """Fit the operator of the system that some episodes are of, in closed form.
+
+    measure: how far predictions are off, for intervals; it costs a fit and a prediction for each episode.
+    """
+    episodes = list(episodes)
+    if not episodes:
+        raise InputError("there is no episode to adapt to; give at least one")
+    graph = episodes[0].graph
+    memory, whitens = model.remembered, all(episode.length > 1 for episode in episodes)
+    seen = see(model, episodes, graph, memory.colour(graph.num_nodes) if memory is not None and whitens else None)
+    nothing = Spread.nothing(model.config.num_observations)
+    system = fitted(model, graph, total(seen), nothing, ridge)
+    if model.config.network and whitens and memory is None:
+        known, colour = 0.0, colour_of(model, seen, system.operator, graph)
+        for _ in range(TURNS if colour.uneven > UNEVEN else 0):
+            seen = see(model, episodes, graph, colour)
+            system = fitted(model, graph, total(seen), nothing, ridge)
+            if abs(colour.correlation - known) < SETTLED:
+                break
+            known, colour = colour.correlation, colour_of(model, seen, system.operator, graph)
+    return replace(system, spread=left_out(model, graph, seen, ridge)) if measure else system
+
+
+def fitted(model: Model, graph: Graph, evidence: Evidence, spread: Spread, ridge: float | None) -> System:
+    moments = evidence.sums.moments
+    if not bool(torch.isfinite(moments.gram).all() and torch.isfinite(moments.cross).all()):
+        raise InputError("the episodes lead to numbers that are not finite; look for values far out of the usual range")
+    operator = evidence.operator(model, Topology.of(graph, model.device), ridge)
+    rows, regressors = moments.rows, moments.gram.shape[-1]
+    if rows < regressors:
+        warnings.warn(
+            f"{rows} samples for {regressors} regressors: the ridge decides what the data leave open; "
+            "adapt to more episodes if you can",
+            stacklevel=3,
+        )
+    return System(model, graph, evidence, operator, spread, ridge)

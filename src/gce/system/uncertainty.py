@@ -1,0 +1,150 @@
+"""How far predictions may be off: errors on episodes left out, and the covariance that one-step residuals lead to.
+
+**Spread.** An operator fits the episodes it was fitted to too well, so errors are measured on others: each adaptation
+episode is predicted from its start by the operator of all but it, whose sums are those of all minus its own. The
+squared errors of an episode, step by step, are all that is kept, and they add up.
+
+An episode that stands alone leaves no other to fit on. It is predicted, whole, by the operator of its first half and by
+that of its second, and the mean of the squared errors is taken: half of what is predicted was seen, by an operator of
+half as many rows.
+
+**Covariance.** With z the state x (or the features psi, where a rollout stays among them), Sigma the residual
+covariance of a node's targets and G the way a target's error enters z,
+
+    z_{t+1} = F(z_t, a_t) + G e_t,   e_t ~ (0, Sigma) at every node;   P_{t+1} = A_t P_t A_t' + G Sigma G'
+
+with A_t the derivative of F along the predicted path and P_0 = 0. Errors of different nodes and steps are taken as
+independent, and the operator as known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from gce.graphs.graph import Graph
+from gce.graphs.topology import Topology
+from gce.model.model import Model
+from gce.operators import Operator
+from gce.system.evidence import Evidence, Seen, opening_paths, opening_state, total
+
+LARGEST_ERROR = 1e6
+"""What an error counts for that is larger or not finite, in normalised units."""
+LARGEST_UNION = 4000
+"""Nodes predicted at once."""
+TANGENTS = 256
+"""Directions differentiated along at once."""
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Squared errors so many steps ahead in normalised units, mean over nodes, summed over episodes; and how many."""
+
+    squares: Float[np.ndarray, "steps d"]
+    counts: Float[np.ndarray, " steps"]
+
+    @classmethod
+    def nothing(cls, num_observations: int) -> Spread:
+        return cls(np.zeros((0, num_observations)), np.zeros(0))
+
+    def __add__(self, other: Spread) -> Spread:
+        steps = max(len(self.counts), len(other.counts))
+        squares, counts = np.zeros((steps, self.squares.shape[1])), np.zeros(steps)
+        for part in (self, other):
+            squares[: len(part.squares)] += part.squares
+            counts[: len(part.counts)] += part.counts
+        return Spread(squares, counts)
+
+    def deviations(self, steps: int) -> Float[np.ndarray, "{steps} d"]:
+        """Root mean square errors of step 0 and so on; beyond the longest episode seen, those of its last step."""
+        known = np.sqrt(self.squares / self.counts[:, None])
+        return known[np.minimum(np.arange(steps), len(known) - 1)]
+
+
+def left_out(model: Model, graph: Graph, seen: Sequence[Seen], ridge: float | None) -> Spread:
+    """The errors of predicting each episode by what the others tell, or by itself where there is no other."""
+    whole = total(seen)
+    if len(seen) == 1:
+        return _alone(model, graph, seen[0], ridge)
+    spread = Spread.nothing(model.config.num_observations)
+    together = max(1, LARGEST_UNION // graph.num_nodes)
+    for k in range(0, len(seen), together):
+        some = seen[k : k + together]
+        spread = spread + errors(model, graph, some, [whole - s.evidence for s in some], ridge)
+    return spread
+
+
+def errors(model: Model, graph: Graph, seen: Sequence[Seen], known: Sequence[Evidence], ridge: float | None) -> Spread:
+    """The errors of predicting each episode by what is known when it begins, all at once."""
+    topology = Topology.of(graph, model.device)
+    operators = [evidence.operator(model, topology, ridge) for evidence in known]
+    openings = [opening_state(model, s.first, e.starts) for s, e in zip(seen, known, strict=True)]
+    paths = opening_paths(model, [graph] * len(seen), operators, openings, [s.inputs for s in seen])
+    spread = Spread.nothing(model.config.num_observations)
+    for s, predicted in zip(seen, paths, strict=True):
+        wrong = np.abs(predicted[: len(s.observations)] - s.observations)
+        wrong = np.nan_to_num(wrong, nan=LARGEST_ERROR, posinf=LARGEST_ERROR).clip(max=LARGEST_ERROR)
+        spread = spread + Spread(np.square(wrong).mean(axis=1), np.ones(len(wrong)))
+    return spread
+
+
+def _alone(model: Model, graph: Graph, seen: Seen, ridge: float | None) -> Spread:
+    """The mean errors of predicting an episode by each of its halves; one of a single step has only itself."""
+    halves = [Evidence(sums, seen.starts, seen.colour) for sums in seen.halves if sums.moments.rows > 0]
+    off = errors(model, graph, [seen] * len(halves), halves, ridge)
+    return Spread(off.squares / len(halves), off.counts / len(halves))
+
+
+def propagate(
+    following: Callable[[int, Tensor], Tensor],
+    path: Float[Tensor, "steps_plus_1 s"],
+    entering: Float[Tensor, "s e"],
+    residual: Float[Tensor, "e e"],
+) -> Float[Tensor, "steps_plus_1 s s"]:
+    """P_0 to P_steps along a path: `following` takes z at step t to z at step t + 1."""
+    added = entering @ residual @ entering.T
+    P = torch.zeros_like(added)
+    found = [P]
+    for t, z in enumerate(path[:-1]):
+        A = jacobian(partial(following, t), z).double()
+        P = A @ P @ A.T + added
+        found.append(P)
+    return torch.stack(found)
+
+
+def target_errors(
+    model: Model, operator: Operator, topology: Topology, reproject: bool
+) -> tuple[Float[Tensor, "s e"], Float[Tensor, "e e"]]:
+    """(G, Sigma) of all nodes together: how errors of targets enter states (or features), and their covariance."""
+    nodes, free, c = topology.num_nodes, len(model.free), model.config
+    count = free if reproject else free + c.num_phi
+    held = model.held[topology.node_type][:, :count]
+    way_back = model.way_back(topology)
+    still = torch.zeros(nodes, 1, c.num_state, dtype=model.dtype, device=model.device)
+    pushed = still.new_zeros(nodes, 1, c.num_inputs)
+
+    def entered(flat: Tensor) -> Tensor:
+        e = flat.reshape(nodes, count).masked_fill(held, 0.0)
+        x = way_back(still, e[:, None], pushed)[:, 0]
+        return (x if reproject else torch.cat([x, e[:, free:]], dim=-1)).flatten()
+
+    G = jacobian(entered, still.new_zeros(nodes * count)).double()
+    by_node = operator.residual.to(G.device).expand(nodes, -1, -1)[:, :count, :count]
+    return G, torch.block_diag(*by_node)
+
+
+def jacobian(f: Callable[[Tensor], Tensor], at: Float[Tensor, " n"]) -> Float[Tensor, "m n"]:
+    """The derivative of f, a few columns at a time."""
+
+    def along(direction: Tensor) -> Tensor:
+        return torch.func.jvp(f, (at,), (direction,))[1]
+
+    directions = torch.eye(len(at), dtype=at.dtype, device=at.device)
+    with torch.no_grad():
+        return torch.func.vmap(along, chunk_size=TANGENTS)(directions).T

@@ -1,0 +1,1 @@
+"""Training: a data set in, a trained model out."""

@@ -1,0 +1,200 @@
+"""The tables of a system: nodes.csv, edges.csv and the list of its episodes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from gce.trajectory.importing.episodes import Columns, node_labels
+from gce.trajectory.importing.settings import Settings
+from gce.trajectory.importing.tables import Problems, Table, read_table
+
+ByName = dict[str, np.ndarray]
+
+ENDS = ("sender", "receiver")
+TRUTH = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False, "": False}
+
+
+@dataclass(frozen=True)
+class SystemTables:
+    """What the tables say of one system, nodes by their place.
+
+    node_types, relations: names, "" where there is none. actuated: None where nobody said. low, high: bounds by
+    action ("" for all of them), NaN where nobody said.
+    """
+
+    name: str
+    settings: Settings
+    files: list[Path]
+    nodes: list[str]
+    node_types: list[str]
+    node_attributes: ByName
+    actuated: np.ndarray | None
+    low: ByName
+    high: ByName
+    edges: np.ndarray
+    relations: list[str]
+    edge_attributes: ByName
+    nodes_file: Path
+    edges_file: Path
+
+    def bounds(self, columns: Columns) -> tuple[np.ndarray, np.ndarray] | None:
+        """(lowest, highest) action of every node [nodes, actions]: nodes.csv first, then the settings; else None."""
+        sides = []
+        for side, table in enumerate((self.low, self.high)):
+            values = np.full((len(self.nodes), len(columns.actions)), np.nan)
+            for k, action in enumerate(columns.actions):
+                for name in ("", action):  # the more special one last
+                    if name in self.settings.action_bounds:
+                        values[:, k] = self.settings.action_bounds[name][side]
+                for name in ("", action):
+                    if name in table:
+                        values[:, k] = np.where(np.isnan(table[name]), values[:, k], table[name])
+            sides.append(values)
+        low, high = sides
+        if np.isnan(low).all() and np.isnan(high).all():
+            return None
+        return np.where(np.isnan(low), -np.inf, low), np.where(np.isnan(high), np.inf, high)
+
+
+def read_system(folder: Path, root: Path, name: str, settings: Settings, problems: Problems) -> SystemTables | None:
+    """Read a system's tables, its own or else those of the folder above."""
+    files = sorted(
+        (f for f in (folder / "episodes").iterdir() if f.suffix in (".csv", ".npz") and not f.name.startswith(".")),
+        key=lambda f: natural(f.name),
+    )
+    if not files:
+        problems.add(folder / "episodes", "there is no .csv or .npz file in it; give one an episode")
+        return None
+    nodes_file, edges_file = (_find(folder, root, table) for table in ("nodes.csv", "edges.csv"))
+    table = read_table(nodes_file, problems, ["node", "type", "actuated"]) if nodes_file.is_file() else None
+    if table is not None and "node" not in table.text:
+        problems.add(nodes_file, "the column node is missing", 1)
+        return None
+    nodes = node_labels(files[0], problems) if table is None else table.text["node"]
+    if nodes is None or not nodes:
+        if table is not None:
+            problems.add(nodes_file, "there is no node in it", 1)
+        else:
+            problems.add(files[0], "there is no column node with the nodes of the system", 1)
+        return None
+    for k, label in enumerate(nodes):
+        if table is not None and (not label or label in nodes[:k]):
+            problems.add(nodes_file, f"node {label!r} must have a name of its own", table.rows[k], "node")
+    attributes, sides = _node_columns(table, problems)
+    actuated = _actuated(table, nodes, settings, folder, problems)
+    edges, relations, edge_attributes = _edges(edges_file, nodes, problems)
+    return SystemTables(
+        name=name,
+        settings=settings,
+        files=files,
+        nodes=nodes,
+        node_types=[""] * len(nodes) if table is None else table.text.get("type", [""] * len(nodes)),
+        node_attributes=attributes,
+        actuated=actuated,
+        low=sides["low"],
+        high=sides["high"],
+        edges=edges,
+        relations=relations,
+        edge_attributes=edge_attributes,
+        nodes_file=nodes_file,
+        edges_file=edges_file,
+    )
+
+
+def natural(name: str) -> list[tuple[int, int, str]]:
+    """Sorts 2 before 10, and words by their letters."""
+    parts: list[tuple[int, int, str]] = []
+    for digit, run in _runs(name):
+        parts.append((0, int(run), "") if digit else (1, 0, run))
+    return parts
+
+
+# ---- inside ----
+
+
+def _find(folder: Path, root: Path, name: str) -> Path:
+    return root / name if not (folder / name).is_file() and (root / name).is_file() else folder / name
+
+
+def _node_columns(table: Table | None, problems: Problems) -> tuple[ByName, dict[str, ByName]]:
+    """(attributes, bounds) of nodes.csv: `low` and `high` for every action, `low_x` and `high_x` for the action x."""
+    sides: dict[str, ByName] = {"low": {}, "high": {}}
+    attributes = {}
+    for name, values in ({} if table is None else table.numbers).items():
+        side, _, action = name.partition("_")
+        if side in sides:
+            sides[side][action] = values
+        else:
+            attributes[name] = values
+            _check_finite(table, name, values, problems)
+    return attributes, sides
+
+
+def _check_finite(table: Table | None, name: str, values: np.ndarray, problems: Problems) -> None:
+    if table is not None:
+        for row in np.flatnonzero(~np.isfinite(values)):
+            problems.add(table.file, "the cell is empty or not finite; expected a number", table.rows[row], name)
+
+
+def _actuated(
+    table: Table | None, nodes: list[str], settings: Settings, folder: Path, problems: Problems
+) -> np.ndarray | None:
+    if table is not None and "actuated" in table.text:
+        for row, cell in zip(table.rows, table.text["actuated"], strict=True):
+            if cell.lower() not in TRUTH:
+                problems.add(table.file, f"{cell!r} is neither true nor false", row, "actuated")
+        return np.array([TRUTH.get(cell.lower(), False) for cell in table.text["actuated"]], bool)
+    if settings.actuated is None:
+        return None
+    for label in settings.actuated:
+        if label not in nodes:
+            problems.add(folder / "system.toml", f"actuated names {label!r}, but there is no such node")
+    return np.array([label in settings.actuated for label in nodes], bool)
+
+
+def _edges(file: Path, nodes: list[str], problems: Problems) -> tuple[np.ndarray, list[str], ByName]:
+    """Senders and receivers [2, E], relations, attributes."""
+    nothing: tuple[np.ndarray, list[str], ByName] = (np.zeros((2, 0), np.int64), [], {})
+    if not file.is_file():
+        problems.add(file, "the file is missing; its header is sender,receiver and each row an edge")
+        return nothing
+    table = read_table(file, problems, ["sender", "receiver", "relation"])
+    if table is None:
+        return nothing
+    for name in ENDS:
+        if name not in table.text:
+            problems.add(file, f"the column {name} is missing", 1)
+            return nothing
+    places = {label: k for k, label in enumerate(nodes)}
+    seen: dict[tuple[str, str], int] = {}
+    for row, pair in zip(table.rows, zip(table.text["sender"], table.text["receiver"], strict=True), strict=True):
+        for name, label in zip(ENDS, pair, strict=True):
+            if label not in places:
+                problems.add(
+                    file,
+                    f"there is no node {label!r}; the nodes are {', '.join(nodes[:8])}"
+                    + (", ..." if len(nodes) > 8 else ""),
+                    row,
+                    name,
+                )
+        if pair in seen:
+            problems.add(file, f"the edge from {pair[0]} to {pair[1]} was given in row {seen[pair]} already", row)
+        seen.setdefault(pair, row)
+    index = np.array([[places.get(label, 0) for label in table.text[name]] for name in ENDS], np.int64)
+    for name, values in table.numbers.items():
+        _check_finite(table, name, values, problems)
+    return index.reshape(2, -1), table.text.get("relation", [""] * len(table)), table.numbers
+
+
+def _runs(name: str) -> list[tuple[bool, str]]:
+    runs: list[tuple[bool, str]] = []
+    for character in name:
+        digit = character.isdigit() and character.isascii()
+        if runs and runs[-1][0] == digit:
+            runs[-1] = (digit, runs[-1][1] + character)
+        else:
+            runs.append((digit, character))
+    return runs

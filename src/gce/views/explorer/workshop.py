@@ -1,0 +1,244 @@
+"""The work behind the page: a system drawn and adapted to, and a goal pursued on its simulator."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from gce.envs import WORLDS, GraphEnv, world_named
+from gce.errors import InputError
+from gce.planning.closed_loop import PROTOCOLS, Protocol, control, figures, problem_for, uncontrolled
+from gce.planning.controller import Controller
+from gce.planning.plans import Plan, Planner
+from gce.system.files import load_model, shipped
+from gce.system.system import System, adapt
+from gce.trajectory import Episode
+from gce.views.explorer.jobs import Job
+from gce.views.explorer.potentials import potentials_of, under_potential
+from gce.views.inspection import weights_along
+from gce.views.pages.scene import drawn, scene_of, shown_coordinates
+
+Array = np.ndarray
+
+EPISODES = 8
+STEPS = 100
+OBJECTS = {"rope": (3, 30), "soft": (3, 20), "swim": (4, 20), "grid": (5, 120)}
+"""How many objects the page offers: what is planned within a minute or so."""
+BODIES = "Plans of this world rest on how its bodies are joined; the potential changes the weights that are drawn."
+HORIZONS = (5, 200)
+HORIZON = 100
+"""Steps offered at first: more than protocols have, since goals are dragged further than recordings go."""
+PLANNING = 0.8
+"""The share of the time that plans take, beside the simulator's steps; for the progress bar."""
+STILL = 0.05
+"""A coordinate that moves less than this share of its unit in all recordings is fixed."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What a person picked."""
+
+    world: str
+    objects: int
+    potential: str
+    seed: int
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """A system with its model adapted, and a goal to begin with."""
+
+    choice: Choice
+    env: GraphEnv
+    parameters: Any
+    system: System
+    goal: Float[Array, "nodes d"]
+    recorded: list[Episode]
+
+
+def choices() -> dict[str, Any]:
+    """What the page offers, of the worlds that a model comes with the package for; JSON values."""
+    found = []
+    for name, world in WORLDS.items():
+        try:
+            model = load_model(shipped(name))
+        except InputError:
+            continue
+        low, high = OBJECTS.get(name, world.object_range)
+        found.append(
+            {
+                "name": name,
+                "objects": {"low": low, "high": high, "start": world.object_range[0] + 2},
+                "trained": world.object_range,
+                "potentials": potentials_of(model),
+                "note": BODIES if model.config.implicit else "",
+            }
+        )
+    return {"worlds": found, "horizons": {"low": HORIZONS[0], "high": HORIZONS[1], "start": HORIZON}}
+
+
+def check(request: dict[str, Any]) -> Choice:
+    """A request's choice; what cannot be is refused."""
+    world = request.get("world")
+    if not isinstance(world, str) or world not in PROTOCOLS:
+        raise InputError(f"there is no world {world!r}; the worlds are {', '.join(PROTOCOLS)}")
+    low, high = OBJECTS.get(world, world_named(world).object_range)
+    objects = _whole(request, "objects", low, high)
+    return Choice(world, objects, str(request.get("potential")), _whole(request, "seed", 0, 10**6))
+
+
+def _whole(request: dict[str, Any], name: str, low: int, high: int) -> int:
+    value = request.get(name)
+    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+        raise InputError(f"{name} is {value!r}, expected a whole number from {low} to {high}")
+    return value
+
+
+def prepare(choice: Choice, job: Job) -> Prepared:
+    """Draw a system, record it, and adapt the shipped model to it."""
+    job.tell("loading the model", 0.02)
+    model = under_potential(load_model(shipped(choice.world)), choice.potential)
+    protocol = PROTOCOLS[choice.world]
+    env = world_named(choice.world)(objects=choice.objects)
+    env.reset(seed=choice.seed)
+    parameters, recorded = env.parameters, []
+    for k in range(EPISODES + 1):
+        job.tell(f"recording episode {k + 1} of {EPISODES + 1}", 0.1 + 0.5 * k / (EPISODES + 1))
+        env.reset(seed=1000 * (choice.seed + 1) + k, options={"parameters": parameters})
+        steps = max(STEPS, protocol.horizon)
+        observations, actions = env.run(env.excitation(np.random.default_rng([choice.seed, k]), steps), steps)
+        recorded.append(Episode(env.graph, observations, actions, parameters=dataclasses.asdict(parameters)))
+    job.tell(f"adapting to {EPISODES} episodes", None)
+    system = adapt(model, recorded[1:], measure=False)
+    env.reset(seed=choice.seed, options={"parameters": parameters})
+    # A world that has a goal of its own keeps it; otherwise the goal is where the episode left out went, at rest.
+    went = recorded[0].observations[protocol.horizon].astype(float)
+    goal = env.goal if env.goal is not None else np.where(env.positions, went, 0.0)
+    return Prepared(choice, env, parameters, system, goal, recorded)
+
+
+def described(prepared: Prepared) -> dict[str, Any]:
+    """A prepared system as the page draws it; JSON values."""
+    env, points = prepared.env, prepared.system.model.config.points
+    paths = np.concatenate([e.observations for e in prepared.recorded])
+    start = env._observation()
+    rest = np.concatenate([paths, prepared.goal[None]])
+    still = np.ptp(paths, axis=0) < STILL * env.observation_std
+    weights = weights_along(prepared.system, start[None], np.zeros((0, len(start), len(env.action_names))))[0]
+    return {
+        "choice": dataclasses.asdict(prepared.choice),
+        "scene": scene_of(points, rest, env.graph.edge_index, env.graph.node_type, env.actuated),
+        "shown": shown_coordinates(points),
+        "positions": env.positions.tolist(),
+        "start": _rounded(drawn(points, start)),
+        "goal": prepared.goal.tolist(),
+        "still": still[:, shown_coordinates(points)].tolist(),
+        "span": float(np.abs(paths[..., 0] - prepared.goal[:, 0]).max()),
+        "unit": env.observation_std.tolist(),
+        "dt": env.dt,
+        "weights": _rounded(weights),
+        "value": env.observation_names[0],
+    }
+
+
+def pursue(prepared: Prepared, goal: Array, horizon: int, job: Job) -> dict[str, Any]:
+    """Plan for a goal and act on the simulator; plans and steps are added to the job as they come."""
+    protocol = dataclasses.replace(
+        PROTOCOLS[prepared.choice.world],
+        horizon=horizon,
+        feedback=min(PROTOCOLS[prepared.choice.world].feedback, horizon),
+    )
+    env = prepared.env
+    env.reset(seed=prepared.choice.seed, options={"parameters": prepared.parameters, "goal": goal})
+    teller = Teller(prepared, goal, protocol, job)
+    job.add(teller.step_item(0, env._observation(), None))
+    run = control(env, teller, protocol.feedback, teller.stepped)
+    still = uncontrolled(env, horizon)
+    found = figures(env, run)
+    shares = ("control_error", "control_error_over_nothing", "control_error_positions", "voltage_error", "cost")
+    return {
+        "figures": {name: found[name] for name in shares if found.get(name) is not None and np.isfinite(found[name])},
+        "status": run.status,
+        "plan_seconds": found["plan_seconds"],
+        "nothing": _rounded(teller.distances(still)),
+    }
+
+
+class Teller(Planner):
+    """A controller that tells a job of its plans and of the steps that are taken."""
+
+    def __init__(self, prepared: Prepared, goal: Array, protocol: Protocol, job: Job) -> None:
+        self._prepared, self._goal, self._job = prepared, goal, job
+        problem = problem_for(prepared.env, goal, protocol)
+        self._controller = Controller(prepared.system, problem, tolerance=protocol.tolerance, tell=self._turn)
+        self._horizon, self._feedback = protocol.horizon, protocol.feedback
+        self._path: list[Array] = []
+        self._plan: Plan | None = None
+        self._planned_at = 0
+
+    @property
+    def problem(self) -> Any:
+        return self._controller.problem
+
+    def plan(self, observation: Array, **options: Any) -> Plan:
+        at = self._planned_at = options.get("step", 0)
+        self._turn(0, 0.0)
+        self._plan = self._controller.plan(observation, **options)
+        points = self._prepared.system.model.config.points
+        self._job.add(
+            {
+                "kind": "plan",
+                "at": at,
+                "frames": _rounded(drawn(points, self._plan.observations)),
+                "distances": _rounded(self.distances(self._plan.observations)),
+                "status": self._plan.status,
+            }
+        )
+        return self._plan
+
+    def _turn(self, turn: int, share: float) -> None:
+        """Called at each turn of a plan; a share of 1 is a plan that has settled."""
+        words = f"planning {self._horizon - self._planned_at} steps: turn {turn + 1}, {share:.0%} settled"
+        self._job.tell(words, self._done(PLANNING * share))
+
+    def _done(self, share: float) -> float:
+        """The share of all that is done with so much of the plan in hand and of its steps."""
+        return (self._planned_at + share * min(self._feedback, self._horizon - self._planned_at)) / self._horizon
+
+    def stepped(self, steps: int) -> None:
+        """Called after each step of the simulator."""
+        assert self._plan is not None
+        t = len(self._path)
+        taken = (t - self._planned_at) / min(self._feedback, self._horizon - self._planned_at)
+        self._job.tell(f"step {t} of {self._horizon}", self._done(PLANNING + (1 - PLANNING) * taken))
+        taken = self._plan.actions[t - 1 - self._planned_at]
+        self._job.add(self.step_item(t, self._prepared.env._observation(), taken))
+
+    def step_item(self, t: int, observation: Array, action: Array | None) -> dict[str, Any]:
+        env, system = self._prepared.env, self._prepared.system
+        self._path.append(observation)
+        acted = np.zeros((0, len(observation), len(env.action_names))) if action is None else action[None]
+        weights = weights_along(system, np.stack(self._path[-1 - len(acted) :]), acted)[-1]
+        return {
+            "kind": "step",
+            "step": t,
+            "places": _rounded(drawn(system.model.config.points, observation)),
+            "action": [] if action is None else _rounded(action[:, 0] / env.action_limit),
+            "weights": _rounded(weights),
+            "distance": round(float(self.distances(observation[None])[0]), 5),
+        }
+
+    def distances(self, observations: Array) -> Float[Array, " states"]:
+        """Root mean square over nodes and positions of (o - goal) / unit."""
+        env = self._prepared.env
+        away = (observations - self._goal)[..., env.positions] / env.observation_std[env.positions]
+        return np.sqrt(np.square(away).mean((-1, -2)))
+
+
+def _rounded(values: Array) -> Any:
+    """Nested lists, short enough to send at each step; a plan that leaves all bounds is cut at what a page can draw."""
+    return np.round(np.clip(np.nan_to_num(values), -1e6, 1e6), 4).tolist()

@@ -1,0 +1,290 @@
+"""Experiments by command: cells that are kept, failures that are counted, tables made of JSON."""
+
+import json
+import shutil
+from contextlib import nullcontext
+
+import numpy as np
+import pytest
+
+from gce.cli import main
+from gce.errors import InputError
+from gce.reproduce import cells as cells_module
+from gce.reproduce.cells import Cell, Shard, Store, code_version, compute
+from gce.reproduce.claims import claims
+from gce.reproduce.control_cells import control_cell
+from gce.reproduce.experiment import PRESETS, Context, Experiment, Preset
+from gce.reproduce.methods import method
+from gce.reproduce.prediction_tables import Prediction
+from gce.reproduce.registry import EXPERIMENTS
+from gce.reproduce.report import report, write_runs
+from gce.reproduce.runner import reproduce
+from gce.reproduce.statistics import summarise
+
+TINY = Preset(
+    "quick", runs=2, costly=1, latent=1, slow=1, slow_boxes=1, grid=1, slow_grid=1, trajectories=1,
+    tuning=1, slow_tuning=1,
+)  # fmt: skip
+
+
+def no_bar(description, total, unit):
+    return nullcontext(lambda done: None)
+
+
+class Squares(Experiment):
+    """A cell is a number's square; 3 fails."""
+
+    name, about = "squares", "squares of numbers"
+
+    def __init__(self, stop_at=None):
+        self.stop_at, self.computed = stop_at, []
+
+    def cells(self, preset, context):
+        return [Cell(self.name, {"number": k}, k, modules=("gce.metrics",)) for k in range(5)]
+
+    def run(self, cell, context):
+        number = cell.settings["number"]
+        if number == self.stop_at:
+            raise KeyboardInterrupt
+        self.computed.append(number)
+        if number == 3:
+            raise ValueError("three is refused")
+        return {"square": number**2}
+
+    def report(self, records, folder):
+        return str(summarise(records, "square"))
+
+
+@pytest.fixture
+def context(tmp_path):
+    return Context(tmp_path / "models", tmp_path / "results")
+
+
+def test_experiments_are_listed(capsys):
+    main(["reproduce"])
+    printed = capsys.readouterr().out
+    assert all(name in printed for name in EXPERIMENTS)
+    assert set(EXPERIMENTS) >= {
+        *("main", "grid_noise", "fitting_number", "bandwidth", "dimension", "prediction"),
+        *("sample_efficiency", "eval_time", "weights", "control_pictures", "recorded"),
+    }
+
+
+def test_an_unknown_experiment_lists_the_known(capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["reproduce", "nosuch"])
+    told = capsys.readouterr().err
+    assert stop.value.code == 2
+    assert "nosuch" in told and "grid_noise" in told
+
+
+def test_work_goes_on_after_a_stop_and_failures_are_counted(context, monkeypatch):
+    monkeypatch.setitem(EXPERIMENTS, "squares", Squares())
+    with pytest.raises(KeyboardInterrupt):
+        reproduce([Squares(stop_at=2)], TINY, context, None, no_bar)
+    again = Squares()
+    failures = reproduce([again], TINY, context, None, no_bar)
+    assert again.computed == [2, 3, 4]
+    assert failures == {"squares": 1}
+    text = json.loads((context.results / "squares.json").read_text())
+    assert [r["figures"]["square"] for r in text["runs"] if "figures" in r] == [0, 1, 4, 16]
+    assert "ValueError: three is refused" in (context.results / "squares.md").read_text()
+    assert "n 4, 1 failed" in (context.results / "squares.md").read_text()
+    third = Squares()
+    reproduce([third], TINY, context, None, no_bar)
+    assert third.computed == []
+
+
+def test_shards_divide_the_cells_and_are_put_together(context, monkeypatch):
+    monkeypatch.setitem(EXPERIMENTS, "squares", Squares())
+    parts = [Squares(), Squares()]
+    for number, part in enumerate(parts, start=1):
+        reproduce([part], TINY, context, Shard.of(f"{number}/2"), no_bar)
+    assert sorted(parts[0].computed + parts[1].computed) == list(range(5))
+    assert not (context.results / "squares.json").exists()
+    whole = Squares()
+    reproduce([whole], TINY, context, None, no_bar)
+    assert whole.computed == []
+    with pytest.raises(InputError, match="i/n"):
+        Shard.of("3/2")
+
+
+class Counted(Squares):
+    """As many numbers as the preset has runs."""
+
+    def cells(self, preset, context):
+        return [Cell(self.name, {"row": 1, "number": k}, k, modules=("gce.metrics",)) for k in range(preset.runs)]
+
+
+def test_results_are_known_without_their_cells_and_stay_where_fewer_are_asked_for(context, monkeypatch):
+    monkeypatch.setitem(EXPERIMENTS, "squares", Counted())
+    reproduce([Counted()], PRESETS["evening"], context, None, no_bar)
+    shutil.rmtree(context.results / ".cells")  # as in a fresh clone
+    page = (context.results / "squares.md").read_text()
+    again = Counted()
+    reproduce([again], PRESETS["quick"], context, None, no_bar)
+    assert again.computed == []
+    assert len(context.records("squares")) == PRESETS["evening"].runs
+    assert (context.results / "squares.md").read_text() == page and "--preset evening" in page
+    # What other code made has another key: neither known nor kept.
+    file = context.results / "squares.json"
+    text = json.loads(file.read_text())
+    file.write_text(json.dumps({**text, "runs": [{**r, "key": "of other code"} for r in text["runs"]]}))
+    shutil.rmtree(context.results / ".cells")
+    anew = Counted()
+    reproduce([anew], PRESETS["quick"], context, None, no_bar)
+    assert len(anew.computed) == len(context.records("squares")) == PRESETS["quick"].runs
+    assert "--preset quick" in (context.results / "squares.md").read_text()
+
+
+def test_processes_side_by_side_compute_the_same_cells(context, monkeypatch):
+    monkeypatch.setitem(EXPERIMENTS, "squares", Squares())
+    failures = reproduce([Squares()], TINY, context, None, no_bar, jobs=2)
+    assert failures == {"squares": 1}
+    assert [r.get("figures", {}).get("square") for r in context.records("squares")] == [0, 1, 4, None, 16]
+    late = Squares()
+    reproduce([late], TINY, context, None, no_bar, jobs=2)
+    assert late.computed == []
+
+
+def test_the_number_of_runs_is_of_the_method_and_the_world():
+    preset = Preset(
+        "x", runs=9, costly=5, latent=4, slow=2, slow_boxes=7, grid=3, slow_grid=1, trajectories=1,
+        tuning=8, slow_tuning=6,
+    )  # fmt: skip
+    asked = ["rope/cko", "soft/cko", "soft/vae", "rope/graph_ode", "swim/graph_ode", "grid/cko", "grid/graph_ode"]
+    assert [preset.count(*which.split("/")) for which in asked] == [9, 5, 4, 2, 7, 3, 1]
+    assert [preset.tuned_on(name) for name in ("cko", "pcc", "graph_ode")] == [8, 4, 6]
+
+
+def test_time_that_is_up_leaves_the_runs_that_are_there(context, monkeypatch):
+    monkeypatch.setitem(EXPERIMENTS, "squares", Squares())
+    reproduce([Squares()], TINY, context, Shard.of("1/2"), no_bar)
+    late = Squares()
+    reproduce([late], TINY, context, None, no_bar, minutes=-1.0)
+    assert late.computed == []
+    assert [r["seed"] for r in context.records("squares")] == [0, 2, 4]
+
+
+def test_a_key_is_of_settings_seed_files_and_code(tmp_path, monkeypatch):
+    model = tmp_path / "model"
+    model.write_text("weights")
+    cell = Cell("x", {"a": 1}, 0, (model,), ("gce.metrics",))
+    keys = {cell.key, Cell("x", {"a": 2}, 0, (model,), ("gce.metrics",)).key}
+    keys |= {
+        Cell("x", {"a": 1}, 1, (model,), ("gce.metrics",)).key,
+        Cell("x", {"a": 1}, 0, (model,), ("gce.graphs.graph",)).key,
+    }
+    other = tmp_path / "other"
+    other.write_text("other weights")
+    keys.add(Cell("x", {"a": 1}, 0, (other,), ("gce.metrics",)).key)
+    assert len(keys) == 5
+    assert Cell("x", {"a": 1}, 0, (model,), ("gce.metrics",)).key == cell.key
+    # Code that is imported counts, docstrings and comments do not.
+    package = tmp_path / "gce"
+    package.mkdir()
+    monkeypatch.setattr(cells_module, "SOURCE", package)
+    (package / "one.py").write_text("from gce.two import f\n")
+    versions = []
+    for text in (
+        "def f():\n    'Doc.'\n    return 1\n",
+        "# c\ndef f():\n    'D.'\n    return 1\n",
+        "def f():\n    return 2\n",
+    ):
+        (package / "two.py").write_text(text)
+        code_version.cache_clear()
+        versions.append(code_version(("gce.one",)))
+    code_version.cache_clear()
+    assert versions[0] == versions[1] != versions[2]
+
+
+def test_the_code_of_one_method_decides_no_run_of_another(tmp_path, monkeypatch):
+    package = tmp_path / "gce"
+    shutil.copytree(cells_module.SOURCE, package, ignore=shutil.ignore_patterns("shipped", "__pycache__"))
+    monkeypatch.setattr(cells_module, "SOURCE", package)
+    models = {}
+    for name in ("cko", "kpm", "ours_gaussian"):
+        models[name] = method(tmp_path / "models", "rope", name)
+        models[name].folder.mkdir(parents=True)
+        for file in models[name].files:
+            file.write_text(json.dumps({"format": "gce-baseline", "format_version": 1, "baseline": name}))
+
+    def versions():
+        code_version.cache_clear()
+        return {name: code_version(control_cell("main", 0, {}, found).modules) for name, found in models.items()}
+
+    before, changed = versions(), {}
+    for module in ("baselines/cko", "baselines/koopman", "system/system", "envs/rope", "reproduce/methods"):
+        file = package / f"{module}.py"
+        text = file.read_text()
+        file.write_text(text + "\nCHANGED = 1\n")
+        after = versions()
+        changed[module] = {name for name in models if after[name] != before[name]}
+        file.write_text(text)
+    code_version.cache_clear()
+    assert changed == {
+        "baselines/cko": {"cko"},
+        "baselines/koopman": {"cko", "kpm"},
+        "system/system": {"ours_gaussian"},
+        "envs/rope": set(models),
+        "reproduce/methods": set(models),
+    }
+
+
+def test_a_model_that_cannot_be_read_is_named(tmp_path):
+    broken = method(tmp_path, "rope", "cko")
+    broken.folder.mkdir(parents=True)
+    for file in broken.files:
+        file.write_text("{")
+    with pytest.raises(InputError, match="cko does not hold a baseline.*train it again"):
+        control_cell("main", 0, {}, broken)
+
+
+def test_half_a_file_is_no_cell(tmp_path):
+    store, cell = Store(tmp_path), Cell("x", {}, 0)
+    store.keep(cell, compute(cell, lambda c: {"value": 1.0}))
+    assert store.find(cell)["figures"] == {"value": 1.0}
+    store.path(cell).write_text('{"figures": ')
+    assert store.find(cell) is None
+
+
+class RopePrediction(Prediction):
+    def rows(self):
+        return [s for s in super().rows() if s["world"] == "rope" and s["noise"] == 0]
+
+
+def test_a_small_experiment_from_model_to_page(context):
+    """Only the package's own models are there; the others are left out with a sentence."""
+    failures = reproduce([RopePrediction()], TINY, context, None, no_bar)
+    assert failures == {"prediction": 0}
+    (run,) = context.records("prediction")
+    assert run["settings"]["method"] == "ours_shipped"
+    assert 0 < run["figures"]["step_1"] < run["figures"]["mean"] < 0.5
+    assert any("rope/cko has no trained model" in sentence for sentence in context.skipped)
+    for name in ("prediction.md", "prediction.csv", "prediction_rope_clean.png", "README.md"):
+        assert (context.results / name).stat().st_size > 0
+
+
+def test_a_report_is_made_of_json_alone(context):
+    rng = np.random.default_rng(0)
+    runs = [
+        {
+            "settings": {"world": "rope", "split": "in-distribution", "method": name, "action_cost": 0.01},
+            "seed": seed,
+            "key": "",
+            "figures": {
+                "control_error": error + 0.01 * rng.random(), "control_error_positions": 0.1, "feature_cost": 1.0,
+                "control_error_over_nothing": 0.2, "nothing": 1.0, "cost": 100 * error, "status": "solved",
+            },
+        }
+        for name, error in (("ours_gaussian", 0.1), ("cko", 0.3))
+        for seed in range(8)
+    ]  # fmt: skip
+    runs[-1] = {"settings": runs[-1]["settings"], "seed": 7, "key": "", "failure": "LinAlgError: singular"}
+    write_runs(EXPERIMENTS["main"], runs, "quick", context)
+    assert report(context) == ["main"]
+    page = (context.results / "main.md").read_text()
+    assert "n 7, 1 failed" in page and "singular" in page
+    first = claims(context)[0]
+    assert first.verdict == "reproduced" and "n 7" in first.test
+    assert len((context.results / "main.csv").read_text().splitlines()) == 17
