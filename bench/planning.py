@@ -83,8 +83,8 @@ def plan_body(world: str, goals: int) -> dict[str, Any]:
 def body_system(world: str, objects: int, actuated: int, seed: int) -> tuple[Any, Any, Any]:
     """(environment at its start, adapted system, goal) with so many objects, so many of them actuated."""
     from gce.envs import world_named
+    from gce.model.files import load_model, shipped
     from gce.planning.closed_loop import PROTOCOLS
-    from gce.system.files import load_model, shipped
     from gce.system.system import adapt
     from gce.trajectory import Episode
 
@@ -178,7 +178,7 @@ def peak_megabytes() -> float:
 def grid_system(topology: str, nodes: int, seed: int = 1) -> tuple[Any, Any]:
     """(environment of that size, a system on it under blocks adapted to a small one)."""
     from gce.envs.grid import PowerGrid
-    from gce.system.files import load_model, shipped
+    from gce.model.files import load_model, shipped
     from gce.system.system import adapt
     from gce.trajectory import Episode
 

@@ -19,8 +19,8 @@ import torch
 
 from gce.envs.recording import Recording, record
 from gce.model.config import TrainingConfig
+from gce.model.files import load_model, shipped
 from gce.model.model import Model
-from gce.system.files import load_model, shipped
 from gce.training.batches import SystemData, draw_batch
 from gce.training.losses import loss_of
 from gce.trajectory import Dataset

@@ -27,11 +27,11 @@ _HOMES = {
     "adapt": "gce.system.system",
     "train": "gce.training.learning",
     "Regressor": "gce.interop.estimator",
-    "load_model": "gce.system.files",
+    "load_model": "gce.model.files",
     "load_system": "gce.system.files",
-    "save_model": "gce.system.files",
+    "save_model": "gce.model.files",
     "save_system": "gce.system.files",
-    "shipped": "gce.system.files",
+    "shipped": "gce.model.files",
 }
 
 __all__ = [*_HOMES, "__version__"]  # noqa: PLE0604

@@ -12,7 +12,8 @@ from PIL import Image
 
 from gce import __version__
 from gce.cli import main
-from gce.system.files import about_model, load_model, load_system
+from gce.model.files import about_model, load_model
+from gce.system.files import load_system
 from gce.training import learning
 from gce.trajectory import Dataset
 from small import TINY, recorded
@@ -55,7 +56,7 @@ def test_training_writes_a_model_with_its_origin(model):
     about = about_model(model)
     assert {"command", "data", "seed", "version", "seconds", "validation_nrmse"} <= about.keys()
     assert about["version"] == __version__
-    assert load_model(model).config.features == 4
+    assert load_model(model).config.features.num_features == 4
     assert (model / "log.jsonl").is_file()
 
 

@@ -10,7 +10,8 @@ from gce.cli import main
 from gce.cli.labels import Labels
 from gce.cli.problem_files import limited, read_exogenous, read_goal, read_limits, read_start
 from gce.errors import InputError
-from gce.system.files import about_system, load_system, save_model, save_system
+from gce.model.files import save_model
+from gce.system.files import about_system, load_system, save_system
 from gce.training.preparation import prepare
 from gce.training.presets import config_for
 from gce.trajectory import Dataset

@@ -22,12 +22,12 @@ def body(world: str, drag: bool, fast: bool = False):
     rng = np.random.default_rng(0)
     a = torch.as_tensor(rng.standard_normal((3, topology.num_nodes, 1)))  # of both signs: a medium asks
     x = torch.cat([o, a], dim=-1)[:2]
-    layer = model.implicit
+    layer = model.features.channels
     if fast:
         speeds = [c for point in layer.inputs.points for c in point[2:]]
         x[..., speeds] *= 10 * layer.inputs.usual_speed / (x[..., speeds] * layer.inputs.unit_std[speeds]).abs().max()
     coefficients = torch.as_tensor(rng.standard_normal((1, layer.num_channels)))
-    return model, layer, topology, model._held_points(topology), coefficients, x
+    return model, layer, topology, model.features.held_points(topology), coefficients, x
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from gce.control.task import Task
 from gce.control.tracking import DensePath, Limits, dense
 from gce.dynamics.features import FeatureDynamics
 from gce.errors import InputError
-from gce.model.rollout import rollout
+from gce.model.step import Stepper, rollout
 from gce.system.system import adapt
 from small import system_episodes, untrained
 
@@ -50,7 +50,7 @@ def test_along_its_weights_it_is_the_models_linear_rollout(name):
     fresh[0] = 1
     with torch.no_grad():
         features = system.model.features(x, system.topology)
-        expected = rollout(system.model.stepper([system.operator], system.topology), features, inputs, fresh)
+        expected = rollout(Stepper(system.model, [system.operator], system.topology), features, inputs, fresh)
     found = dynamics.rollout(dynamics.reduced(x), np.stack([0 * u, u]))[1]
     assert np.abs(dynamics.lifted(found).numpy() - expected.numpy()).max() < 1e-4 * np.abs(expected.numpy()).max()
 

@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from gce.dynamics.message_kernel import MessageStep
-from gce.model.embedding import nodes_first
+from gce.model.model import nodes_first
+from gce.model.step import Stepper
 from gce.system.system import adapt
 from small import system_episodes, untrained
 
@@ -39,7 +40,7 @@ def prepared(case: str, precise: bool = True):
 
 def model_targets(system, x):
     """What the state adds to the free coordinates, by the model itself."""
-    step = system.model.stepper([system.operator], system.topology, reproject=True)
+    step = Stepper(system.model, [system.operator], system.topology, reproject=True)
     acting = torch.zeros(*x.shape[:2], system.model.config.num_inputs, dtype=x.dtype)
     return step._apply(step.regressors(x, step.encode(x), acting), step.from_state)
 

@@ -8,6 +8,7 @@ import torch
 
 from gce.envs.recording import Recording, record
 from gce.graphs.topology import Topology
+from gce.model.step import Stepper
 from gce.system.stability import blocks, certificate, stabilised
 from gce.system.system import adapt
 from gce.training.preparation import prepare
@@ -47,7 +48,7 @@ def test_pushes_along_pairs_conserve_momentum(model_and_data):
     Z, topology = fields(model, data)
     # Each body appears once a node that has it, which weighs corners by the number of points that coincide.
     momentum = Z.unflatten(-2, (-1, 2)).sum((1, 2))
-    along_pairs = model.implicit.num_channels // 2 - model.config.num_node_types
+    along_pairs = model.features.channels.num_channels // 2 - model.config.num_node_types
     per_head = momentum.unflatten(-1, (2, -1))[..., :along_pairs]
     assert per_head.abs().max() < 1e-3 * Z.abs().max()
 
@@ -81,11 +82,11 @@ def test_pushes_are_found_behind_what_they_do(model_and_data):
     _, topology = fields(model, data)
     o = model.normalise(torch.as_tensor(data[0].observations))
     x = model.states(o, torch.as_tensor(data[0].actions) / model.action_std)[5:12].double()
-    held = model._held_points(topology)
+    held = model.features.held_points(topology)
     pushes = torch.randn(*x.shape[:-1], 6, generator=torch.Generator().manual_seed(0)).double()
-    changes = model.implicit.pushed(pushes, x, topology, held)
-    found = model.implicit.behind(changes.unsqueeze(-1), x, topology, held).squeeze(-1)
-    again = model.implicit.pushed(found, x, topology, held)
+    changes = model.features.channels.pushed(pushes, x, topology, held)
+    found = model.features.channels.behind(changes.unsqueeze(-1), x, topology, held).squeeze(-1)
+    again = model.features.channels.pushed(found, x, topology, held)
     assert (again - changes).norm() < 0.05 * changes.norm()
     assert found.norm() <= pushes.norm()
     if not model.held.any():
@@ -116,18 +117,18 @@ def test_predictions_turn_with_the_body(model_and_data):
 def test_combining_first_is_the_same_and_a_union_is_its_graphs(model_and_data):
     model, data = model_and_data
     graphs = [data[k].graph for k in (0, 6, 12)]
-    held = [model._held_points(Topology.of(graph)) for graph in graphs]
+    held = [model.features.held_points(Topology.of(graph)) for graph in graphs]
     states = []
     for k in (0, 6, 12):
         o = model.normalise(torch.as_tensor(data[k].observations))
         a = torch.as_tensor(data[k].actions) / model.action_std
         states.append(model.states(o, a)[3:9])
-    coefficients = torch.randn(3, model.implicit.num_channels, generator=torch.Generator().manual_seed(0))
+    coefficients = torch.randn(3, model.features.channels.num_channels, generator=torch.Generator().manual_seed(0))
     union, x = Topology.of(graphs), torch.cat(states, dim=1)
-    together = model.implicit.combined(x, union, torch.cat(held), coefficients)
+    together = model.features.channels.combined(x, union, torch.cat(held), coefficients)
     alone = torch.cat(
         [
-            model.implicit(y, Topology.of(graph), h) @ c
+            model.features.channels(y, Topology.of(graph), h) @ c
             for y, graph, h, c in zip(states, graphs, held, coefficients, strict=True)
         ],
         dim=1,
@@ -142,7 +143,7 @@ def test_a_system_linearises_along_its_path(model_and_data):
     a = torch.as_tensor(data[2].actions) / model.action_std
     x = model.states(o, a)
     A, B, c = system.linearise(x[4:6], a[4:6])
-    step = model.stepper([system.operator], system.topology)
+    step = Stepper(model, [system.operator], system.topology)
     after, _ = step(model.features(x[4], system.topology), a[4], torch.zeros(1, 1))
     assert torch.allclose(A[0] @ x[4].flatten() + B[0] @ a[4].flatten() + c[0], after.flatten(), atol=1e-3)
 
@@ -176,7 +177,7 @@ def test_the_certificate_bounds_every_graph_and_shrinking_reaches_it(tmp_path):
 def test_fitted_couplings_resist(model_and_data):
     """For any eigenvalue of the couplings: stretch and rate pull back, a medium slows down."""
     model, data = model_and_data
-    layer = model.implicit
+    layer = model.features.channels
     channels = adapt(model, [data[k] for k in range(6)], measure=False).operator.channels.unflatten(0, (2, -1))
     kinds, signals = layer.num_kinds, layer.num_signals * layer.num_kinds
     assert (channels[:, kinds : 3 * kinds] > 0).any()  # in one head a push may well stand, if the other outweighs it
@@ -194,7 +195,7 @@ def test_a_held_corner_stays_for_all_boxes_that_share_it():
         system_episodes("soft")[0],
     )
     topology = Topology.of(episode.graph)
-    held, moving = model._held_points(topology), model.moving(topology)
+    held, moving = model.features.held_points(topology), model.features.moving(topology)
     own = model.held[topology.node_type][:, model._speeds].reshape(topology.num_nodes, -1, 2).all(-1)
     assert own.sum() < held.sum()  # of the ground box, and of its neighbours
     ids = topology.tied[:, [point[0] for point in model.config.points]]

@@ -7,11 +7,12 @@ import torch
 from gce.dynamics.choice import dynamics_of
 from gce.errors import InputError
 from gce.graphs.topology import Topology
-from gce.model.config import TrainingConfig
-from gce.system.files import load_model, save_model
+from gce.model.files import load_model, save_model
+from gce.model.step import Stepper
 from gce.system.stability import certificate
 from gce.system.system import adapt
 from gce.training.batches import SystemData, draw_batch
+from gce.training.config import TrainingConfig
 from gce.training.losses import loss_of
 from small import close, recorded, system_episodes, untrained
 
@@ -38,7 +39,7 @@ def test_the_operator_does_not_see_the_observation(world):
     other[..., : model.config.num_state] = 0
     inputs = torch.zeros(len(x), graph.num_nodes, model.config.num_inputs)
     assert torch.equal(model.regressors(psi, inputs, topology), model.regressors(other, inputs, topology))
-    assert model.num_targets == model.config.num_phi
+    assert model.features.num_targets == model.features.num_phi
 
 
 @pytest.mark.parametrize("world", WORLDS)
@@ -74,7 +75,7 @@ def test_a_short_training_lowers_the_loss(world, reproject):
         optimiser.step()
         losses.append(float(loss.detach()))
     assert losses[-1] < 0.8 * losses[0]
-    assert all(p.grad is not None and bool(torch.isfinite(p.grad).all()) for p in model.decoder.parameters())
+    assert all(p.grad is not None and bool(torch.isfinite(p.grad).all()) for p in model.features.decoder.parameters())
 
 
 @pytest.mark.parametrize("reproject", [False, True])
@@ -84,11 +85,11 @@ def test_a_rollout_stays_among_features_unless_they_are_taken_anew(reproject):
     x, graph = first_states(model, "grid")
     topology, psi = system.topology, model.features(x, system.topology)
     inputs = torch.zeros(len(x), graph.num_nodes, model.config.num_inputs)
-    state, following = model.stepper([system.operator], topology)(psi, inputs)
+    state, following = Stepper(model, [system.operator], topology)(psi, inputs)
     n = model.config.num_state
-    predicted = model.stepper([system.operator], topology, reproject=False)(psi, inputs)[1][..., n:]
+    predicted = Stepper(model, [system.operator], topology, reproject=False)(psi, inputs)[1][..., n:]
     assert close(state, model.decoded(torch.cat([state, predicted], dim=-1), topology))
-    anew = model.encoder(state, topology)
+    anew = model.features.phi(state, topology)
     assert close(following[..., n:], anew if reproject else predicted)
     assert not close(anew, predicted, 1e-3)
 
@@ -116,7 +117,7 @@ def test_a_prediction_may_begin_in_the_middle_of_an_episode(world):
 
 def test_by_default_there_is_no_decoder():
     model = untrained("rope")
-    assert model.decoder is None
+    assert model.features.decoder is None
     assert not any(name.startswith("decoder") for name in model.state_dict())
 
 

@@ -22,8 +22,8 @@ def test_relabelling_nodes_permutes_features(world, conservative):
     model = untrained(world, conservative=conservative)
     x, graph = states(world, model)
     order = np.random.default_rng(0).permutation(graph.num_nodes)
-    renamed = model.encoder(x[:, order], Topology.of(graph.permute(order)))
-    assert close(renamed, model.encoder(x, Topology.of(graph))[:, order])
+    renamed = model.features.phi(x[:, order], Topology.of(graph.permute(order)))
+    assert close(renamed, model.features.phi(x, Topology.of(graph))[:, order])
 
 
 @pytest.mark.parametrize("conservative", [True, False])
@@ -31,8 +31,8 @@ def test_relabelling_nodes_permutes_features(world, conservative):
 def test_a_union_of_graphs_is_encoded_one_by_one(world, conservative):
     model = untrained(world, conservative=conservative)
     (x, graph), (y, other) = states(world, model, 0), states(world, model, 1)
-    union = model.encoder(torch.cat([x, y], dim=1), Topology.of([graph, other]))
-    each = torch.cat([model.encoder(x, Topology.of(graph)), model.encoder(y, Topology.of(other))], dim=1)
+    union = model.features.phi(torch.cat([x, y], dim=1), Topology.of([graph, other]))
+    each = torch.cat([model.features.phi(x, Topology.of(graph)), model.features.phi(y, Topology.of(other))], dim=1)
     assert close(union, each)
 
 
@@ -40,7 +40,7 @@ def test_a_union_of_graphs_is_encoded_one_by_one(world, conservative):
 def test_conservative_features_add_up_to_zero(world):
     model = untrained(world, conservative=True).double()
     x, graph = states(world, model)
-    phi = model.encoder(x.double(), Topology.of(graph))
+    phi = model.features.phi(x.double(), Topology.of(graph))
     assert phi.abs().max() > 1e-3
     assert phi.sum(1).abs().max() < 1e-12 * phi.abs().max() * graph.num_nodes
 
@@ -48,8 +48,8 @@ def test_conservative_features_add_up_to_zero(world):
 def test_bounded_features_are_bounded():
     model = untrained("rope", conservative=False)
     x, graph = states("rope", model)
-    phi = model.encoder(1e6 * x, Topology.of(graph))
-    assert phi[..., : model.config.features].abs().max() <= model.config.bound
+    phi = model.features.phi(1e6 * x, Topology.of(graph))
+    assert phi[..., : model.config.features.num_features].abs().max() <= model.config.features.bound
 
 
 def test_what_one_edge_adds_to_a_conservative_feature_is_bounded():
@@ -57,8 +57,12 @@ def test_what_one_edge_adds_to_a_conservative_feature_is_bounded():
     x, graph = states("rope", model)
     topology = Topology.of(graph)
     ends = torch.bincount(topology.receivers) + torch.bincount(topology.senders) - 2
-    phi = model.encoder(1e6 * x, topology)
-    assert bool((phi[..., : model.config.features].abs() <= (ends * model.config.bound)[:, None] + 1e-4).all())
+    phi = model.features.phi(1e6 * x, topology)
+    assert bool(
+        (
+            phi[..., : model.config.features.num_features].abs() <= (ends * model.config.features.bound)[:, None] + 1e-4
+        ).all()
+    )
 
 
 @pytest.mark.parametrize("world", ["rope", "soft"])
@@ -71,7 +75,7 @@ def test_moving_the_whole_system_changes_no_feature(world):
         moved[..., px] += 3.0 / model.observation_std[px]
         moved[..., py] -= 1.5 / model.observation_std[py]
     topology = Topology.of(graph)
-    assert close(model.encoder(moved, topology), model.encoder(x, topology), 1e-9)
+    assert close(model.features.phi(moved, topology), model.features.phi(x, topology), 1e-9)
 
 
 def test_a_moved_neighbour_changes_features():
@@ -80,16 +84,16 @@ def test_a_moved_neighbour_changes_features():
     moved = x.clone()
     moved[:, 1, 0] += 0.1
     topology = Topology.of(graph)
-    assert not close(model.encoder(moved, topology), model.encoder(x, topology), 1e-2)
+    assert not close(model.features.phi(moved, topology), model.features.phi(x, topology), 1e-2)
 
 
 @pytest.mark.parametrize("world", WORLDS)
 def test_units_make_differences_of_order_one(world):
     model = untrained(world)
     x, graph = states(world, model)
-    own, edge = model.encoder.inputs.on(Topology.of(graph))(x.transpose(0, 1))
-    assert own.shape[-1] == model.encoder.inputs.num_own
-    assert edge.shape[-1] == model.encoder.inputs.num_edge
+    own, edge = model.features.inputs.on(Topology.of(graph))(x.transpose(0, 1))
+    assert own.shape[-1] == model.features.inputs.num_own
+    assert edge.shape[-1] == model.features.inputs.num_edge
     for values in (own, edge):
         assert bool(torch.isfinite(values).all())
         assert values.abs().mean() < 3

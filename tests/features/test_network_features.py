@@ -9,7 +9,7 @@ from gce.dynamics.choice import dynamics_of
 from gce.errors import InputError
 from gce.features.network import Reach, conductance, line_unit, num_products
 from gce.graphs.topology import Topology
-from gce.system.files import load_model, save_model
+from gce.model.files import load_model, save_model
 from gce.system.system import adapt
 from gce.training.learning import train
 from gce.training.presets import config_for
@@ -24,9 +24,9 @@ def network():
 
 def test_a_spread_signal_is_what_an_implicit_step_makes_of_it():
     model, (first, *_) = network(), system_episodes("grid")
-    torch.nn.init.normal_(model.reach.theta, generator=torch.Generator().manual_seed(0))
+    torch.nn.init.normal_(model.features.spreading.theta, generator=torch.Generator().manual_seed(0))
     topology = Topology.of(first.graph)
-    spread, R = (found.detach() for found in model.reach.weights(topology, model.encoder.inputs)[0])
+    spread, R = (found.detach() for found in model.features.spreading.weights(topology, model.features.inputs)[0])
     assert torch.allclose(R.sum(1), torch.ones(len(R)), atol=1e-5)  # a mean over the network
     assert bool((R > 0).all())
     # (diag(s) + L) R = diag(s), with L from the lines of the graph
@@ -39,18 +39,18 @@ def test_a_spread_signal_is_what_an_implicit_step_makes_of_it():
     s = flowing.diagonal() / left.diagonal()
     assert bool((s > 0).all()) and torch.allclose(flowing, s[:, None] * left, atol=1e-4 * float(s.max()))
     x = torch.randn(n, 2, 3, generator=torch.Generator().manual_seed(1))
-    unit = line_unit(model.encoder.inputs) * model.reach.theta.exp().sum(1).mean().detach()
+    unit = line_unit(model.features.inputs) * model.features.spreading.theta.exp().sum(1).mean().detach()
     assert torch.allclose(spread * s, unit * R, atol=1e-4 * float(unit))
     once = torch.einsum("ij,jbd->ibd", spread, x)
     expected = torch.cat([x, once, torch.einsum("ij,jbd->ibd", R, once)], dim=-1)
-    assert torch.allclose(model.reach.on(topology, model.encoder.inputs)(x).detach(), expected, atol=1e-5)
+    assert torch.allclose(model.features.spreading.on(topology, model.features.inputs)(x).detach(), expected, atol=1e-5)
 
 
 def test_graphs_of_a_union_do_not_hear_of_each_other():
     model, graphs = network(), [system_episodes("grid", k)[0].graph for k in (0, 1)]
-    inputs = model.encoder.inputs
-    alone = [model.reach.weights(Topology.of(graph), inputs)[0] for graph in graphs]
-    together = model.reach.weights(Topology.of(graphs), inputs)
+    inputs = model.features.inputs
+    alone = [model.features.spreading.weights(Topology.of(graph), inputs)[0] for graph in graphs]
+    together = model.features.spreading.weights(Topology.of(graphs), inputs)
     for mine, of_union in zip(alone, together, strict=True):
         assert all(torch.allclose(one, other, atol=1e-6) for one, other in zip(mine, of_union, strict=True))
 
@@ -59,16 +59,16 @@ def test_lines_of_negative_conductance_leave_it_invertible():
     model, (first, *_) = network(), system_episodes("grid")
     topology = Topology.of(first.graph)
     topology.edge_attributes[0] *= -1
-    ((_, R),) = model.reach.weights(topology, model.encoder.inputs)
+    ((_, R),) = model.features.spreading.weights(topology, model.features.inputs)
     assert bool(torch.isfinite(R).all()) and float(R.abs().sum(1).max()) <= 1 + 1e-5
 
 
 def test_features_are_products_of_what_is_known_at_a_node():
     model, (first, *_) = network(), system_episodes("grid")
-    topology, inputs = Topology.of(first.graph), model.encoder.inputs
+    topology, inputs = Topology.of(first.graph), model.features.inputs
     x = torch.randn(first.graph.num_nodes, 2, generator=torch.Generator().manual_seed(0))
-    phi = model.encoder(x, topology)
-    assert phi.shape == (len(x), num_products(2, 8)) == (len(x), model.config.num_phi)
+    phi = model.features.phi(x, topology)
+    assert phi.shape == (len(x), num_products(2, 8)) == (len(x), model.features.num_phi)
     b = conductance(topology) / line_unit(inputs)
     flows = torch.zeros_like(x).index_add(
         0, topology.receivers, b[:, None] * (x[topology.senders] - x[topology.receivers])
@@ -96,9 +96,9 @@ def test_a_plan_sees_the_derivative_of_a_step():
 def test_training_learns_the_reach_alone_and_files_keep_it(tmp_path):
     found = train(recorded("grid"), iterations=3, horizon=4, model={"network": True}, training={"fit_steps": 8})
     assert [name for name, _ in found.model.named_parameters()] == ["reach.theta"]
-    assert bool(found.model.reach.theta.abs().max() > 0)
+    assert bool(found.model.features.spreading.theta.abs().max() > 0)
     save_model(found.model, tmp_path)
-    assert torch.equal(load_model(tmp_path).reach.theta, found.model.reach.theta)
+    assert torch.equal(load_model(tmp_path).features.spreading.theta, found.model.features.spreading.theta)
 
 
 def test_what_is_no_network_is_refused():

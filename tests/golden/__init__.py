@@ -22,10 +22,10 @@ from gce.baselines.trainable import FineTuned
 from gce.envs import WORLDS
 from gce.envs.recording import Recording, record
 from gce.envs.replay import import_recordings
+from gce.model.files import load_model, shipped
 from gce.model.model import Model
 from gce.planning.closed_loop import PROTOCOLS, problem_for
 from gce.planning.controller import Controller
-from gce.system.files import load_model, shipped
 from gce.system.system import adapt
 from gce.trajectory import Dataset, Episode
 

@@ -4,8 +4,8 @@ import torch
 
 from gce.graphs.topology import Topology
 from gce.model.config import ModelConfig
-from gce.model.embedding import nodes_first
-from gce.model.rollout import rollout
+from gce.model.model import nodes_first
+from gce.model.step import Stepper, rollout
 from gce.operators import FORMS
 from gce.training.batches import SystemData
 from small import close, recorded, untrained
@@ -32,7 +32,7 @@ def fit_and_roll(model, states, inputs, fresh, topology, steps: int = 3) -> torc
         Y = model.targets(states[:, :-1], states[:, 1:], psi[:, 1:])
         Z = model.channels(states[:, :-1], topology)
         operators = [model.fit(sums, topology) for sums in model.sums(X, Y, topology, Z)]
-        step = model.stepper(operators, topology)
+        step = Stepper(model, operators, topology)
         return rollout(step, psi[:, 0], inputs[:, :steps], fresh[:, :steps])
 
 
@@ -105,10 +105,10 @@ def test_linear_rollouts_keep_the_predicted_features():
     X = model.regressors(psi[:, :-1], system.inputs, topology)
     (sums,) = model.sums(X, model.targets(states[:, :-1], states[:, 1:], psi[:, 1:]), topology)
     operator = model.fit(sums, topology)
-    state, following = model.stepper([operator], topology, reproject=False)(psi[:, 0], system.inputs[:, 0], None)
+    state, following = Stepper(model, [operator], topology, reproject=False)(psi[:, 0], system.inputs[:, 0], None)
     expected = operator.apply(nodes_first(X[:, 0])).transpose(0, 1)[..., len(model.free) :]
     assert close(following[..., model.config.num_state :], expected, 1e-6)
-    again, reprojected = model.stepper([operator], topology)(psi[:, 0], system.inputs[:, 0], None)
+    again, reprojected = Stepper(model, [operator], topology)(psi[:, 0], system.inputs[:, 0], None)
     assert torch.equal(state, again)
     assert torch.equal(reprojected, model.features(state, topology))
 
@@ -163,7 +163,7 @@ def test_moving_the_whole_system_changes_no_regressor(world, history):
     model = untrained(world, history=history, implicit=False, conservative=False).double()
     system = system_data(model, world, 0)
     x, inputs = system.states[0, 3].double(), system.inputs[0, 3].double()
-    places = [c for c in range(x.shape[-1]) if c not in model.config.regressed_state]
+    places = [c for c in range(x.shape[-1]) if c not in model.features.regressed_state]
     assert len(places) == 2 * history * len(model.config.points)
     shift = torch.zeros_like(x)
     along = torch.tensor([0.7, -0.4], dtype=x.dtype).repeat(len(places) // 2)
@@ -177,8 +177,8 @@ def test_moving_the_whole_system_changes_no_regressor(world, history):
 
 def test_sizes_follow_from_the_configuration():
     config = ModelConfig(3, 2, 1, 1, history=2, previous_action=True, num_exogenous=4, features=5, linear_features=6)
-    assert (config.num_state, config.num_phi, config.num_inputs) == (8, 11, 6)
-    assert config.regressed_state == list(range(8))
+    assert (config.num_state, features.num_phi, config.num_inputs) == (8, 11, 6)
+    assert features.regressed_state == list(range(8))
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ def test_they_are_a_penalised_regression_on_node_indicators():
     D = model.form.num_regressors(topology)
     X = torch.randn(30, topology.num_nodes, D, generator=rng)
     Y = (
-        torch.randn(30, topology.num_nodes, model.num_targets, generator=rng)
+        torch.randn(30, topology.num_nodes, model.features.num_targets, generator=rng)
         + torch.arange(topology.num_nodes)[:, None]
     )
     first = topology.splits[0]

@@ -5,11 +5,12 @@ import pytest
 import torch
 
 from gce.errors import InputError
+from gce.model.files import load_model, save_model
 from gce.operators.prior import Memory, left
 from gce.operators.ridge import Moments
 from gce.operators.whitening import Colour
 from gce.system.evidence import see, total
-from gce.system.files import load_model, load_system, save_model, save_system
+from gce.system.files import load_system, save_system
 from gce.system.system import adapt
 from gce.training.learning import train
 from gce.training.presets import config_for

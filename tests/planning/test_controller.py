@@ -8,9 +8,9 @@ import pytest
 from gce.control.problem import Problem, weights_of
 from gce.envs import world_named
 from gce.errors import InputError
+from gce.model.files import load_model, shipped
 from gce.planning.closed_loop import PROTOCOLS, control, figures, problem_for
 from gce.planning.controller import Controller
-from gce.system.files import load_model, shipped
 from gce.system.system import adapt
 from gce.trajectory import Episode
 

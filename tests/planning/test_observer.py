@@ -13,8 +13,8 @@ from gce.dynamics.bodies import BodyDynamics
 from gce.envs import world_named
 from gce.envs.recording import Recording, record
 from gce.errors import InputError
+from gce.model.files import load_model, shipped
 from gce.planning.observer import Filter, noise_scale
-from gce.system.files import load_model, shipped
 from gce.system.system import adapt
 from gce.trajectory import Dataset
 

@@ -8,7 +8,8 @@ from safetensors.torch import load_file, save_file
 
 from gce.errors import InputError
 from gce.graphs.topology import Topology
-from gce.system.files import about_model, load_model, load_system, save_model, save_system, shipped
+from gce.model.files import about_model, load_model, save_model, shipped
+from gce.system.files import load_system, save_system
 from gce.system.system import adapt
 from small import system_episodes, untrained
 

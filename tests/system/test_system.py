@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from gce.errors import InputError
+from gce.model.step import Stepper
 from gce.system.system import adapt
 from gce.training.batches import SystemData
 from gce.training.preparation import prepare
@@ -129,7 +130,7 @@ def test_what_is_held_does_not_drift_from_where_it_trembles(world):
     system = adapt(model, episodes, measure=False)
     middle = last.observations[5].astype(float)
     velocities = [v for _, v in model.config.kinematics]
-    held = model.moving(system.topology)[:, [model.free.index(v) for v in velocities]].numpy() == 0
+    held = model.features.moving(system.topology)[:, [model.free.index(v) for v in velocities]].numpy() == 0
     assert held.any() and not held.all()
     middle[:, velocities] += np.where(held, 0.3, 0.0)
     before = (last.observations[4].astype(float), last.actions[4].astype(float))
@@ -175,7 +176,7 @@ def test_the_linearisation_is_the_derivative_and_touches_the_path(world, opening
     x, a = data.states[0, :2].double(), data.inputs[0, :2].double()
     model.double()
     A, B, c = system.linearise(x, a, opening)
-    nodes, topology, step = system.graph.num_nodes, system.topology, model.stepper([system.operator], system.topology)
+    nodes, topology, step = system.graph.num_nodes, system.topology, Stepper(model, [system.operator], system.topology)
 
     def following(x: torch.Tensor, a: torch.Tensor, t: int) -> torch.Tensor:
         fresh = torch.full((nodes, 1), float(opening and t == 0))

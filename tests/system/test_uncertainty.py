@@ -77,7 +77,7 @@ def test_features_vary_as_the_states_they_hold():
         path = episode.observations[0], episode.actions[:3]
         states = system.covariance(*path, reproject=reproject)
         features = system.covariance(*path, reproject=reproject, features=True)
-        width = model.config.num_state + model.config.num_phi
+        width = model.config.num_state + model.features.num_phi
         places = np.arange(NODES * width).reshape(NODES, width)[:, :2].ravel()
         unit = np.tile(model.observation_std.double().numpy(), NODES)
         assert close(features[:, places][:, :, places] * unit[:, None] * unit, states, 1e-4)

@@ -8,8 +8,8 @@ import torch
 
 from gce.errors import InputError
 from gce.graphs.topology import Topology
-from gce.model.config import TrainingConfig
 from gce.training.batches import Batch, SystemData, draw_batch
+from gce.training.config import TrainingConfig
 from gce.training.loop import Training, horizon_at, learning_rate, validation_error
 from gce.training.losses import loss_of
 from gce.training.preparation import find_kinematics, prepare

@@ -43,10 +43,10 @@ def test_a_constant_potential_weighs_all_neighbours_alike():
 
 def test_other_potentials_keep_the_encoder_and_are_as_strong_at_one_bandwidth():
     model = untrained()
-    sigma, p = model.potential.value.item(), model.config.num_phi
+    sigma, p = model.potential.value.item(), model.features.num_phi
     wide, laplace = under_potential(model, "wide"), under_potential(model, "laplace")
     assert math.isclose(wide.potential.value.item(), 2 * sigma, rel_tol=1e-5)
-    assert torch.equal(laplace.encoder.output.weight, model.encoder.output.weight)
+    assert torch.equal(laplace.features.encoder.output.weight, model.features.encoder.output.weight)
     apart = torch.randn(20000, p, generator=torch.Generator().manual_seed(0))
     apart = sigma * apart / apart.norm(dim=1, keepdim=True)
     with torch.no_grad():

@@ -8,6 +8,7 @@ import torch
 
 from gce.errors import InputError
 from gce.metrics import nrmse
+from gce.model.step import Stepper
 from gce.potentials import gibbs_weights
 from gce.system.stability import blocks
 from gce.system.system import adapt
@@ -61,7 +62,7 @@ def test_the_steps_spectrum_is_that_of_finite_differences(adapted):
     system, (episode, *_) = adapted
     observation = episode.observations[5].astype(float)
     state = system.state(observation, False)
-    step = system.model.double().stepper([system.operator], system.topology)
+    step = Stepper(system.model.double(), [system.operator], system.topology)
 
     def following(x):
         features = system.model.features(x.reshape(state.shape), system.topology)

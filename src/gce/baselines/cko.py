@@ -24,8 +24,8 @@ from gce.baselines.cko_loss import cko_loss
 from gce.baselines.koopman import Blocks, LinearAdapted, predicts_best
 from gce.baselines.trainable import Schedule, Trainable
 from gce.baselines.windows import Batch, Draw, Recorded
-from gce.features.encoder import Encoder, EncoderShape
 from gce.features.inputs import InputLayer
+from gce.features.message_passing import Encoder, EncoderShape
 from gce.graphs.topology import Topology
 from gce.trajectory import Episode
 

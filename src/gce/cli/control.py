@@ -122,8 +122,8 @@ class Control:
         import numpy as np
 
         from gce.envs import PowerGrid, model_of_grid, world_named
+        from gce.model.files import load_model, shipped
         from gce.planning.closed_loop import PROTOCOLS
-        from gce.system.files import load_model, shipped
         from gce.system.system import adapt
         from gce.trajectory import Episode
 

@@ -166,7 +166,7 @@ def find_model(folder: Path | None, data: Any, forms: bool = False) -> Any:
 
     forms: one whose form of the operator may be changed.
     """
-    from gce.system.files import load_model, shipped
+    from gce.model.files import load_model, shipped
 
     if folder is None and data.world is None:
         raise InputError("the file is of no known world; name a model with --model")

@@ -76,7 +76,7 @@ class Train:
         import torch
 
         from gce import __version__
-        from gce.system.files import save_model
+        from gce.model.files import save_model
         from gce.training.learning import train
         from gce.training.presets import training_for
         from gce.trajectory import Dataset
@@ -97,7 +97,6 @@ class Train:
         ):
             if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise InputError(f"--{name.replace('_', '-')} is {getattr(self, name)}, expected at least 1")
-        iterations = self.iterations or training_for(self.world, self.network)["iterations"]
         names = ("learning_rate", "systems", "fit_episodes", "fit_steps", "rollouts")
         given = {name: getattr(self, name) for name in names}
         learned = {
@@ -106,6 +105,8 @@ class Train:
             "potential_value": self.bandwidth,
             "features": self.features,
         }
+        model = {"decoder": self.decoder, "memory": self.memory, **({"network": True} if self.network else learned)}
+        iterations = self.iterations or training_for(self.world, model)["iterations"]
         torch.set_num_threads(self.threads)
         with Dataset.open(self.data) as data, progress(f"training {self.world}", iterations, "iterations") as done:
             if (data.world or "own") != self.world:
@@ -132,11 +133,7 @@ class Train:
                 device=self.device,
                 tell=tell,
                 start=done,
-                model={
-                    "decoder": self.decoder,
-                    **({"network": True} if self.network else learned),
-                    "memory": self.memory,
-                },
+                model=model,
                 training={
                     "schedule": self.schedule,
                     "patience": self.patience,

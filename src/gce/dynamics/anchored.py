@@ -10,9 +10,9 @@ is noisy, derivatives are means over states about it (`around`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -23,7 +23,7 @@ from torch import Tensor
 
 from gce.control.linear_path import LinearPath
 from gce.control.tracking import Selection
-from gce.dynamics.message_kernel import MessageStep
+from gce.dynamics.state import state_class
 from gce.errors import InputError
 from gce.graphs.topology import Topology
 from gce.system.system import System
@@ -33,9 +33,6 @@ DENSE = 0.2
 """Share of entries beyond which a product with a full matrix is faster."""
 TOGETHER = 20_000
 """Edges times backward passes taken at once."""
-NOISY, PAIRS, SPREAD = 0.2, 3, 2.0
-"""Noise of a step, in units of the observation, from which slopes are means over so many pairs of states; how many
-times the noise of a step these are thrown about, since it builds up over steps."""
 
 
 @dataclass(frozen=True)
@@ -88,8 +85,8 @@ def linear(system: System) -> Linear:
 def _linear(system: System) -> Linear:
     topology, c = system.topology, system.model.config
     N, width = topology.num_nodes, c.num_state
-    pull, constant = _by_hand(system) if _plain(system) else _by_autograd(system)
-    near = reach(topology, N if c.network else c.rounds + c.conservative + 1)
+    pull, constant = state_class(system).pullback(system)
+    near = reach(topology, system.model.features.reach(topology))
     colours = coloured(near)
     count = np.diff(near.indptr)
     A, B = [], []
@@ -108,78 +105,6 @@ def _linear(system: System) -> Linear:
     found = _joined(A, (N * width, N * width))
     dense = found.nnz > DENSE * np.prod(found.shape)
     return Linear(found.toarray() if dense else found, _joined(B, (N * width, N * c.num_inputs)), constant)
-
-
-Pull = Callable[[Array], tuple[Array, Array]]
-"""Cotangents [k, nodes, c] of the next state to those of the state and of the inputs [k, nodes, inputs]."""
-
-
-def around(system: System) -> Float[Array, "nodes rows c"]:
-    """The mean observation; where a system is noisy, states about it in pairs, as far off as its noise throws them.
-
-    Noise is what one step of the fitted operator leaves unexplained. Features that are bent within its reach have
-    slopes at one state that no state keeps: their mean over the noise counts (statistical linearisation, Gelb 1974).
-    """
-    model, c = system.model, system.model.config
-    residual = system.operator.residual
-    std = residual.diagonal(dim1=-2, dim2=-1).reshape(-1, residual.shape[-1]).mean(0)[: len(model.free)].sqrt().numpy()
-    if std.max() < NOISY:
-        return np.zeros((system.graph.num_nodes, 1, c.num_state), np.float32)
-    found = np.zeros((system.graph.num_nodes, 2 * PAIRS, c.num_state), np.float32)
-    thrown = np.random.default_rng(0).standard_normal((system.graph.num_nodes, PAIRS, len(std)))
-    found[..., model.free] = SPREAD * std * np.concatenate([thrown, -thrown], axis=1)
-    return found
-
-
-def _by_autograd(system: System) -> tuple[Pull, Float[Array, " s"]]:
-    """(the way back through a step from the mean observation, the state it leads to)."""
-    model, topology, c = system.model, system.topology, system.model.config
-    x = torch.zeros(topology.num_nodes, c.num_state, requires_grad=True)
-    inputs = torch.zeros(topology.num_nodes, c.num_inputs, requires_grad=True)
-    step = model.stepper([system.operator], topology, reproject=False)
-    after = step(model.features(x, topology), inputs)[0]
-
-    def pull(every: Array) -> tuple[Array, Array]:
-        found = [torch.autograd.grad(after, (x, inputs), torch.as_tensor(o), retain_graph=True) for o in every]
-        by_x, by_inputs = zip(*found, strict=True)
-        return torch.stack(by_x).numpy(), torch.stack(by_inputs).numpy()
-
-    return pull, after.detach().double().flatten().numpy()
-
-
-def _plain(system: System) -> bool:
-    """Whether the state is the observation and a step is known by hand."""
-    c = system.model.config
-    return c.num_state == c.num_observations and MessageStep.fits(system.model, system.topology)
-
-
-def _by_hand(system: System) -> tuple[Pull, Float[Array, " s"]]:
-    """The same through `message_step`."""
-    model, topology, c = system.model, system.topology, system.model.config
-    m, inputs = len(model.free), c.num_inputs
-    step = MessageStep.of(model, system.operator, topology)
-    x = around(system)
-    rows = x.shape[1]
-    kept = step.kept(x)
-    keep, spread = (part.numpy() for part in model.motion())
-    moving = (~model.held[topology.node_type][:, :m]).float().numpy()
-    C = system.operator.coefficients[:, :m].float().numpy()
-    first = model.form.num_state_regressors(topology)
-    by_relation = C[first : first + c.num_relations * inputs].reshape(c.num_relations, inputs, m)
-    acting = by_relation[topology.edge_type.numpy()] * (not c.late_action)
-
-    def pull(every: Array) -> tuple[Array, Array]:
-        by_y = np.einsum("knd,md,nm->mnk", every, spread, moving)
-        at_each = np.ascontiguousarray(np.repeat(by_y[..., None] / np.float32(rows), rows, axis=-1))
-        by_x = every @ keep.T + step.pull(kept, at_each).sum(-1).transpose(2, 1, 0)
-        heard = np.einsum("eam,mek->eka", acting, by_y[:, step.wiring.receivers])
-        return by_x, step.wiring.out(heard).transpose(1, 0, 2)
-
-    with torch.no_grad():
-        still = model.stepper([system.operator], topology, reproject=True)
-        push = still.drive(torch.zeros(1, topology.num_nodes, inputs), None).push[:, 0].numpy()
-    following = ((step.targets(x).mean(1) + push) * moving) @ spread
-    return pull, following.astype(np.float64).reshape(-1)
 
 
 def _entries(rows: Array, senders: Array, by: Float[Array, "nodes d"]) -> tuple[Array, Array, Array]:
@@ -208,9 +133,17 @@ class AnchoredDynamics:
     exogenous: Float[Tensor, "M nodes e"] | None = None
 
     def __post_init__(self) -> None:
-        model = self.system.model
-        if model.implicit is not None or self.system.graph.tied is not None:
+        if not self.system.model.features.linear or self.system.graph.tied is not None:
             raise InputError("plans around one state are for nodes without ties and features without channels")
+
+    along_paths: ClassVar[bool] = False
+
+    def frozen_at(self, x0: Float[Array, " s"]) -> AnchoredDynamics:
+        """Itself: it is linear."""
+        return self
+
+    def after_opening(self) -> AnchoredDynamics:
+        return self
 
     def reduced(self, states: Float[Tensor, "*batch nodes c"]) -> Float[Array, "*batch s"]:
         """The planner's state behind a state of the model."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -17,6 +17,8 @@ from gce.dynamics.body_slopes import slopes
 from gce.dynamics.state import StateDynamics
 
 Array = np.ndarray
+SWITCH = 0.3
+"""Over which width of a normalised action a planner lets a medium come into play, which it does at once."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,12 +32,16 @@ class BodyDynamics(StateDynamics):
 
     switch: float = 0.0
 
+    whole = False
+
+    def for_plans(self) -> BodyDynamics:
+        return replace(self, switch=SWITCH)
+
     @cached_property
     def _corner(self) -> tuple[Tensor, Tensor, Tensor, int]:
         """(corner of each point [nodes, points], place columns, speed columns, number of corners)."""
         model, topology = self.system.model, self.system.topology
-        assert model.implicit is not None
-        bodies = model.implicit._bodies(topology, model._held_points(topology))
+        bodies = model.features.channels._bodies(topology, model.features.held_points(topology))
         points = model.config.points
         places = torch.tensor([c for point in points for c in point[:2]])
         speeds = torch.tensor([c for point in points for c in point[2:]])
@@ -71,15 +77,16 @@ class BodyDynamics(StateDynamics):
         """1, or 0 where a corner is held."""
         corner, _, _, size = self._corner
         moving = np.ones((size, 1))
-        moving[corner[self.system.model._held_points(self.system.topology)].numpy()] = 0.0
+        moving[corner[self.system.model.features.held_points(self.system.topology)].numpy()] = 0.0
         return moving
 
     @cached_property
     def _body(self) -> BodyStep:
         model, topology, channels = self.system.model, self.system.topology, self.system.operator.channels
-        assert model.implicit is not None
         assert channels is not None
-        return BodyStep.of(model.implicit, topology, model._held_points(topology), channels, self.switch)
+        return BodyStep.of(
+            model.features.channels, topology, model.features.held_points(topology), channels, self.switch
+        )
 
     def step(self, t: int, x: Float[Array, "*batch s"], u: Float[Array, "*batch n"]) -> Float[Array, "*batch s"]:
         return self.rollout(x, u[..., None, :])[..., 0, :]  # all steps are alike
@@ -106,12 +113,13 @@ class BodyDynamics(StateDynamics):
     def path(self, x0: Float[Array, " s"], x: Float[Array, "M s"], u: Float[Array, "M n"]) -> DensePath:
         model, topology, dt = self.system.model, self.system.topology, self.system.model.config.dt
         size = self._corner[3]
-        assert model.implicit is not None
         assert self.system.operator.channels is not None
         earlier = self.lifted(np.concatenate([x0[None], x[:-1]]))
-        held = model._held_points(topology)
+        held = model.features.held_points(topology)
         with torch.no_grad():
-            found = slopes(model.implicit, earlier, topology, held, self.system.operator.channels[None], self.switch)
+            found = slopes(
+                model.features.channels, earlier, topology, held, self.system.operator.channels[None], self.switch
+            )
         moving = self._moving.repeat(2, axis=0)
         by_q, by_v = found.by_position.numpy() * moving, found.by_velocity.numpy() * moving
         by_a = found.by_action.numpy()[..., np.nonzero(self.controls)[0]] * moving

@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from gce.features.bodies import COUPLINGS, ImplicitLayer
+from gce.features.body_channels import COUPLINGS, ImplicitLayer
 from gce.graphs.topology import Topology
 
 Array = np.ndarray

@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from gce.features.bodies import COUPLINGS, ImplicitLayer
+from gce.features.body_channels import COUPLINGS, ImplicitLayer
 from gce.graphs.topology import Topology
 
 
@@ -41,7 +41,7 @@ def slopes(
     """For one graph, in double precision; switch: over which width of an action a medium comes into play."""
     x = x.double()
     inputs, bodies = layer.inputs, layer._bodies(topology, held)
-    q, w = inputs._points(x)
+    q, w = inputs.points_of(x)
     first, second = (list(side) for side in zip(*inputs.pairs, strict=True))
     Dq = (q[..., second, :] - q[..., first, :]).flatten(1, 2)
     Dw = (w[..., second, :] - w[..., first, :]).flatten(1, 2)
@@ -109,7 +109,7 @@ def _resistance(
 ) -> _Ends:
     """-r(s) n at the ends of outer sides, r = s^2 / (1 + (s / S)^2), s = w . n where positive, n outward."""
     inputs = layer.inputs
-    q, w = inputs._points(x)
+    q, w = inputs.points_of(x)
     first, second = (list(side) for side in zip(*inputs.pairs, strict=True))
     side = q[..., second, :] - q[..., first, :]
     turn = torch.tensor([[0.0, 1.0], [-1.0, 0.0]], dtype=x.dtype)

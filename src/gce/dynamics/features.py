@@ -52,8 +52,12 @@ class FeatureDynamics:
             raise InputError(
                 f"plans in feature space need shared blocks, this is {form.name!r}; adapt with hom_mean or hom"
             )
-        if model.implicit is not None or self.system.graph.tied is not None:
+        if not model.features.linear or self.system.graph.tied is not None:
             raise InputError("plans in feature space are for nodes without ties and features without channels")
+
+    def frozen_at(self, x0: Float[Array, " s"]) -> FeatureDynamics:
+        """Itself: it keeps alpha where it was asked to (`frozen`)."""
+        return self
 
     # ---- between the planner's states and the model's ----
 
@@ -119,8 +123,9 @@ class FeatureDynamics:
     @cached_property
     def _observed(self) -> Array:
         c = self.system.model.config
-        first = np.arange(self._topology.num_nodes) * (c.num_state + c.num_phi)
-        width = c.num_observations if self.on == "observations" else c.num_state + c.num_phi
+        size = c.num_state + self.system.model.features.num_phi
+        first = np.arange(self._topology.num_nodes) * size
+        width = c.num_observations if self.on == "observations" else size
         return (first[:, None] + np.arange(width)).reshape(-1)
 
     @cached_property
@@ -131,8 +136,8 @@ class FeatureDynamics:
         """
         model, operator = self.system.model, self.system.operator
         c, form = model.config, operator.form
-        f, n, d = c.num_state + c.num_phi, c.num_state, c.num_observations
-        acting = [*c.regressed_state, *range(n, f)]
+        f, n, d = c.num_state + model.features.num_phi, c.num_state, c.num_observations
+        acting = [*model.features.regressed_state, *range(n, f)]
         C = operator.coefficients.double().numpy()
         own_blocks = int(isinstance(form, HomMeanForm) and form.own_block)
         count = own_blocks + (form.shape.num_relations if isinstance(form, HomForm) else 1)
@@ -147,7 +152,7 @@ class FeatureDynamics:
             spread[:, position] += ratio * spread[:, velocity]
         if c.history == 2:
             keep[:d, d : 2 * d] = np.eye(d)
-        spread[len(model.free) :, n:] = np.eye(c.num_phi)
+        spread[len(model.free) :, n:] = np.eye(model.features.num_phi)
         return own, history[own_blocks:], C[count * len(acting) :], keep, spread
 
     @cached_property

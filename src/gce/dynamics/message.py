@@ -12,12 +12,16 @@ from jaxtyping import Float
 from gce.control.task import dense_path
 from gce.control.tracking import DensePath
 from gce.dynamics.message_kernel import MessageStep
-from gce.dynamics.state import StateDynamics
+from gce.dynamics.state import Pull, StateDynamics
+from gce.model.step import Stepper
 from gce.system.system import System
 
 Array = np.ndarray
 ROWS = 8
 """How many states are gone back through at once: what is kept of them should fit into the processor's cache."""
+NOISY, PAIRS, SPREAD = 0.2, 3, 2.0
+"""Noise of a step, in units of the observation, from which slopes are means over so many pairs of states; how many
+times the noise of a step these are thrown about, since it builds up over steps."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +44,7 @@ class Parts:
         model, topology = system.model, system.topology
         nodes, inputs, m = topology.num_nodes, model.config.num_inputs, len(model.free)
         with torch.no_grad():
-            step = model.stepper([system.operator], topology, reproject=True)
+            step = Stepper(model, [system.operator], topology, reproject=True)
             each = torch.eye(nodes * inputs, dtype=model.dtype).reshape(-1, nodes, inputs)
             still = step.drive(0 * each[:1], None).push
             push = (step.drive(each, None).push - still).numpy().transpose(0, 2, 1)
@@ -62,13 +66,47 @@ _known: WeakKeyDictionary[System, Parts] = WeakKeyDictionary()
 def parts_of(system: System) -> Parts:
     """Once for each system, and again where its model has changed its precision."""
     found = _known.get(system)
-    if found is None or torch.as_tensor(found.keep).dtype != system.model.dtype:
+    if found is None or str(found.keep.dtype) != str(system.model.dtype).removeprefix("torch."):
         found = _known[system] = Parts.of(system)
     return found
 
 
 class MessageDynamics(StateDynamics):
     """The numbers of `StateDynamics`, many times faster."""
+
+    @classmethod
+    def fits(cls, system: System) -> bool:
+        return MessageStep.fits(system.model, system.topology)
+
+    @classmethod
+    def pullback(cls, system: System) -> tuple[Pull, Float[Array, " s"]]:
+        if system.model.config.num_state != system.model.config.num_observations:
+            return super().pullback(system)
+        model, topology, c = system.model, system.topology, system.model.config
+        m, inputs = len(model.free), c.num_inputs
+        step = MessageStep.of(model, system.operator, topology)
+        x = around(system)
+        rows = x.shape[1]
+        kept = step.kept(x)
+        keep, spread = (part.numpy() for part in model.motion())
+        moving = (~model.held[topology.node_type][:, :m]).float().numpy()
+        C = system.operator.coefficients[:, :m].float().numpy()
+        first = model.form.num_state_regressors(topology)
+        by_relation = C[first : first + c.num_relations * inputs].reshape(c.num_relations, inputs, m)
+        acting = by_relation[topology.edge_type.numpy()] * (not c.late_action)
+
+        def pull(every: Array) -> tuple[Array, Array]:
+            by_y = np.einsum("knd,md,nm->mnk", every, spread, moving)
+            at_each = np.ascontiguousarray(np.repeat(by_y[..., None] / np.float32(rows), rows, axis=-1))
+            by_x = every @ keep.T + step.pull(kept, at_each).sum(-1).transpose(2, 1, 0)
+            heard = np.einsum("eam,mek->eka", acting, by_y[:, step.wiring.receivers])
+            return by_x, step.wiring.out(heard).transpose(1, 0, 2)
+
+        with torch.no_grad():
+            still = Stepper(model, [system.operator], topology, reproject=True)
+            push = still.drive(torch.zeros(1, topology.num_nodes, inputs), None).push[:, 0].numpy()
+        following = ((step.targets(x).mean(1) + push) * moving) @ spread
+        return pull, following.astype(np.float64).reshape(-1)
 
     def rollout(self, x0: Float[Array, "*#batch s"], u: Float[Array, "*batch M n"]) -> Float[Array, "*batch M s"]:
         parts = parts_of(self.system)
@@ -107,9 +145,16 @@ class MessageDynamics(StateDynamics):
 
     def _pushed(self, parts: Parts, many: Float[Array, "batch M n"]) -> Float[Array, "nodes batch M m"]:
         """What inputs and constants add to the targets of every step."""
-        acting, dtype = self._inputs(many).flatten(-2).numpy(), parts.keep.dtype
-        nodes, m = parts.still.shape
-        found = acting.astype(dtype) @ parts.push.reshape(nodes * m, -1).T + parts.still.reshape(-1)
+        dtype, (nodes, m) = parts.keep.dtype, parts.still.shape
+        actions = np.zeros((*many.shape[:2], *self.controls.shape), dtype)
+        actions[..., self.controls] = many
+        if self.exogenous is not None:
+            known = np.broadcast_to(
+                self.exogenous[: many.shape[1]].numpy(), (*actions.shape[:-1], self.exogenous.shape[-1])
+            )
+            actions = np.concatenate([actions, known.astype(dtype)], axis=-1)
+        acting = actions.reshape(*many.shape[:2], -1)
+        found = acting @ parts.push.reshape(nodes * m, -1).T + parts.still.reshape(-1)
         if self._fresh_at(0):
             found[:, 0] -= parts.still.reshape(-1)
         return found.reshape(*many.shape[:2], nodes, m).transpose(2, 0, 1, 3)
@@ -150,3 +195,20 @@ class MessageDynamics(StateDynamics):
             by_x = parts.step.pull(parts.step.kept(rows), every)
             found[first : first + ROWS, node, target] = by_x.transpose(3, 2, 1, 0)
         return found.reshape(M, nodes, m, nodes * c)
+
+
+def around(system: System) -> Float[Array, "nodes rows c"]:
+    """The mean observation; where a system is noisy, states about it in pairs, as far off as its noise throws them.
+
+    Noise is what one step of the fitted operator leaves unexplained. Features that are bent within its reach have
+    slopes at one state that no state keeps: their mean over the noise counts (statistical linearisation, Gelb 1974).
+    """
+    model, c = system.model, system.model.config
+    residual = system.operator.residual
+    std = residual.diagonal(dim1=-2, dim2=-1).reshape(-1, residual.shape[-1]).mean(0)[: len(model.free)].sqrt().numpy()
+    if std.max() < NOISY:
+        return np.zeros((system.graph.num_nodes, 1, c.num_state), np.float32)
+    found = np.zeros((system.graph.num_nodes, 2 * PAIRS, c.num_state), np.float32)
+    thrown = np.random.default_rng(0).standard_normal((system.graph.num_nodes, PAIRS, len(std)))
+    found[..., model.free] = SPREAD * std * np.concatenate([thrown, -thrown], axis=1)
+    return found

@@ -17,8 +17,8 @@ import numpy as np
 from jaxtyping import Float
 from torch import Tensor
 
-from gce.features.encoder import Encoder
 from gce.features.inputs import InputLayer
+from gce.features.message_passing import Encoder
 from gce.graphs.topology import Topology
 from gce.graphs.wiring import Wiring
 from gce.model.model import Model
@@ -89,11 +89,10 @@ class MessageStep:
         """Whether this module knows the model's parts."""
         loops = topology.senders == topology.receivers
         return (
-            model.implicit is None
-            and model.config.selects
+            model.features.linear
             and isinstance(model.form, HomMeanForm)
             and isinstance(model.potential, Gaussian | Constant)
-            and not model.encoder.inputs.within_node
+            and not model.features.inputs.within_node
             and topology.tied is None
             # The score of a node and itself, 0, is the largest of its neighbourhood: no softmax overflows.
             and len(topology.senders[loops].unique()) == topology.num_nodes
@@ -101,19 +100,19 @@ class MessageStep:
 
     @staticmethod
     def of(model: Model, operator: Operator, topology: Topology) -> MessageStep:
-        encoder, form, c = model.encoder, model.form, model.config
+        encoder, form = model.features.encoder, model.form
         assert isinstance(form, HomMeanForm) and isinstance(encoder, Encoder)
         inputs, shape = encoder.inputs, encoder.shape
         dtype = _plain(model.observation_std).dtype
         edge_type, node_type = topology.edge_type, topology.node_type
         k = inputs.num_node_attributes
-        width, m = len(c.regressed_state) + c.num_phi, len(model.free)
+        width, m = len(model.features.regressed_state) + model.features.num_phi, len(model.free)
         C = operator.coefficients[:, :m].cpu().numpy().astype(dtype)
         sigma = float(model.potential.value.detach()) if isinstance(model.potential, Gaussian) else np.inf
         to_linear = np.concatenate([_plain(encoder.linear_edge), _plain(encoder.linear_own)], axis=1)
         return MessageStep(
             wiring=Wiring(topology.senders.numpy(), topology.receivers.numpy(), topology.num_nodes, dtype),
-            chosen=c.regressed_state,
+            chosen=model.features.regressed_state,
             moving=inputs.moving,
             node_attributes=_plain((topology.node_attributes - inputs.attribute_mean[:k]) / inputs.attribute_std[:k])[
                 :, None

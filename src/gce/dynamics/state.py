@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -11,10 +15,12 @@ from torch import Tensor
 
 from gce.control.task import dense_path
 from gce.control.tracking import DensePath
-from gce.model.rollout import rollout
+from gce.model.step import Stepper, rollout
 from gce.system.system import System
 
 Array = np.ndarray
+Pull = Callable[[Array], tuple[Array, Array]]
+"""Cotangents [k, nodes, c] of the next state to those of the state and of the inputs [k, nodes, inputs]."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,6 +36,44 @@ class StateDynamics:
     opening: bool = False
     exogenous: Float[Tensor, "M nodes e"] | None = None
     on: str = "observations"
+
+    along_paths: ClassVar[bool] = True
+    """Whether it is linearised anew along a path, not around one state."""
+    whole: ClassVar[bool] = True
+    """Whether its state is the model's, and its step the whole of the model's."""
+
+    @classmethod
+    def fits(cls, system: System) -> bool:
+        """Whether this class knows all parts of a system's model; otherwise `StateDynamics`, which always does."""
+        return True
+
+    @classmethod
+    def pullback(cls, system: System) -> tuple[Pull, Float[Array, " s"]]:
+        """(the way back through a step from the mean observation, the state it leads to)."""
+        model, topology, c = system.model, system.topology, system.model.config
+        x = torch.zeros(topology.num_nodes, c.num_state, requires_grad=True)
+        inputs = torch.zeros(topology.num_nodes, c.num_inputs, requires_grad=True)
+        step = Stepper(model, [system.operator], topology, reproject=False)
+        after = step(model.features(x, topology), inputs)[0]
+
+        def pull(every: Array) -> tuple[Array, Array]:
+            by = [torch.autograd.grad(after, (x, inputs), torch.as_tensor(o), retain_graph=True) for o in every]
+            by_x, by_inputs = zip(*by, strict=True)
+            return torch.stack(by_x).numpy(), torch.stack(by_inputs).numpy()
+
+        return pull, after.detach().double().flatten().numpy()
+
+    def for_plans(self) -> StateDynamics:
+        """The same with what jumps made smooth, where anything does."""
+        return self
+
+    def frozen_at(self, x0: Float[Array, " s"]) -> FrozenDynamics:
+        """Everything as it is at a state."""
+        return FrozenDynamics(self, x0)
+
+    def after_opening(self) -> StateDynamics:
+        """The dynamics of later steps."""
+        return replace(self, opening=False, exogenous=None) if self.opening else self
 
     # ---- between the planner's states and the model's ----
 
@@ -72,7 +116,7 @@ class StateDynamics:
         inputs = self._inputs(u)
         with torch.no_grad():
             start = self.lifted(x0).expand(*u.shape[:-2], -1, -1)
-            step = model.stepper([self.system.operator], topology)
+            step = Stepper(model, [self.system.operator], topology)
             fresh = self._fresh(u.shape[-2]).expand(*u.shape[:-1], topology.num_nodes, 1)
             return self.reduced(rollout(step, model.features(start, topology), inputs, fresh))
 
@@ -81,7 +125,7 @@ class StateDynamics:
         model, topology, c = self.system.model, self.system.topology, self.system.model.config
         earlier = self.lifted(np.concatenate([x0[None], x[:-1]])).requires_grad_(True)
         inputs = self._inputs(u).requires_grad_(True)
-        step = model.stepper([self.system.operator], topology, reproject=False)
+        step = Stepper(model, [self.system.operator], topology, reproject=False)
         after = step(model.features(earlier, topology), inputs, self._fresh(len(u)))[0]
         (M, N, width), n = after.shape, u.shape[1]
         predicted = torch.zeros(N, width, dtype=torch.bool)
@@ -135,3 +179,54 @@ class StateDynamics:
     def _observed(self, x: Float[Array, "*batch s"]) -> Float[Array, "*batch nodes d"]:
         d = self.system.model.config.num_observations
         return x.reshape(*x.shape[:-1], self.system.graph.num_nodes, -1)[..., :d]
+
+
+@dataclass(frozen=True, eq=False)
+class FrozenDynamics:
+    """Everything as it is at the current state: one derivative serves all steps, a plan is one quadratic problem."""
+
+    known: StateDynamics
+    x0: Float[Array, " s"]
+
+    @cached_property
+    def _step(self) -> tuple[Array, Array, Array]:
+        u = np.zeros((1, int(self.known.controls.sum())))
+        later = replace(self.known, opening=False)
+        path = later.path(self.x0, later.rollout(self.x0, u), u)
+        return path.A[0], path.B[0], path.c[0]
+
+    def _along(self, x0: Float[Array, " s"], steps: int) -> DensePath:
+        A, B, c = (np.broadcast_to(m, (steps, *m.shape)) for m in self._step)
+        return DensePath(A, B, c, x0)
+
+    def path(self, x0: Float[Array, " s"], x: Float[Array, "M s"], u: Float[Array, "M n"]) -> DensePath:
+        return self._along(x0, len(u))
+
+    def rollout(self, x0: Float[Array, " s"], u: Float[Array, "*batch M n"]) -> Float[Array, "*batch M s"]:
+        many = u.reshape(-1, *u.shape[-2:])
+        path = self._along(x0, u.shape[-2])
+        return np.stack([path.forward(one) for one in many]).reshape(*u.shape[:-1], -1)
+
+    def outputs(self, x: Float[Array, "*batch s"]) -> Float[Array, "*batch p"]:
+        return self.known.outputs(x)
+
+    def output_slopes(self, x: Float[Array, "M s"]) -> Float[Array, "T p s"]:
+        return self.known.output_slopes(x)
+
+
+def state_dynamics(
+    system: System,
+    controls: Bool[Array, "nodes a"],
+    opening: bool = False,
+    exogenous: Float[Tensor, "M nodes e"] | None = None,
+    on: str = "observations",
+) -> StateDynamics:
+    """The dynamics of a system's state, by the kernel of its kind of features where that knows all of its parts."""
+    return state_class(system)(system, controls, opening, exogenous, on)
+
+
+def state_class(system: System) -> type[StateDynamics]:
+    """The class that the kind of features names, or `StateDynamics`."""
+    module, name = system.model.features.dynamics.split(":")
+    named: type[StateDynamics] = getattr(importlib.import_module(module), name)
+    return named if named.fits(system) else StateDynamics

@@ -1,317 +1,172 @@
-"""Implicit features: how a push anywhere spreads over a body of stiffly coupled points within one step.
+"""Features of stiff bodies: nodes made of points that springs and dampers couple, and that nodes share.
 
-A node made of several points couples them pairwise, and nodes share points (tied coordinates). Stiff couplings act
-within a step: what a damper does depends on the velocities after the step, so a push spreads over the whole body at
-once, not one neighbour a step. With the incidence G of pairs and points (the relative velocity of pair p along its
-direction is (G v)_p), m the number of points that coincide, couplings h, and scalar pushes g along the pairs,
+Vector channels (`body_channels`) hold what couplings do within one step, and are fitted first, a coefficient each. What
+they leave, the operator on phi explains as pushes along the same pairs of points: whatever it has learned, it conserves
+momentum, turns with the body, and cannot drive the body as a whole.
 
-    dv = (diag(m) + G' diag(h) G)^-1 G' g
-
-is the velocity change of all points at once. A channel is one signal (a constant, which finds the rest length, a
-pair's stretch, its rate, the node's previous action) on the pairs of one node type and one class of equal lengths. The
-couplings h are fixed, in two heads, between which the fitted coefficients choose.
-Pushes along pairs conserve momentum, and the operator has one coefficient a channel, shared by all points and both
-axes: the features are vectors, and turn with the body.
-
-What the channels leave, the operator explains as pushes along the same pairs (`behind`, `pushed`): whatever it has
-learned, it conserves momentum, turns with the body, and cannot drive the body as a whole.
-
-Couplings resist. What a push c along pairs does, c / (m + h l) summed over the heads, l an eigenvalue of G'G, has one
-sign for all l where it has it at both ends, sum c and sum c / h: so stretch, rate and a medium's resistance are fitted
-within these bounds (`prior`); free, a coefficient that few rows tell may push where it should pull, and a body folds.
-Constants are held small: sides and diagonals can pull against each other with no effect that a recording shows, until
-the body buckles.
-
-With `drag`, one more channel a node type holds what a medium does to the outer sides of a node that pushes: each end
-that moves outward at speed s along the outward normal n of a side feels -s^2 / (1 + (s / S)^2) n while the node's
-action is below zero. Over a whole step, a resistance that grows on would throw a fast point back faster than it came.
-(A second channel for other actions was tried: fitted to noise, it feeds energy in, and rollouts explode.)
+phi is message passing on inputs that stay as they are when the whole system moves or turns (`BodyInputs`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from weakref import WeakKeyDictionary
+from typing import ClassVar
 
 import torch
-from jaxtyping import Bool, Float, Int
-from torch import Tensor, nn
+from jaxtyping import Bool, Float
+from torch import Tensor
 
+from gce.features.base import Encode, Features, StateShape
+from gce.features.body_channels import BodyInputs, ImplicitLayer
 from gce.features.inputs import InputLayer
+from gce.features.message_passing import MessagePassingConfig
 from gce.graphs.topology import Topology
+from gce.operators import Operator
+from gce.operators.regression import FieldRows
 from gce.operators.ridge import Prior
-
-HELD_MASS = 1e4
-SAME_LENGTH = 0.1
-COUPLINGS = (0.5, 3.0)
-"""Of the heads, in units of a point's mass."""
-STIFFEST = 0.01
-"""How much of a velocity change pushes need not explain: they stay small where pairs hardly tell it."""
-
-
-RIDGE, CONSTANT_RIDGE = 1e-6, 1e-4
-"""Of the channels' coefficients, each in units of its channel's size."""
 
 
 @dataclass(frozen=True)
-class Bodies:
-    """The points of all graphs of a union, as corners: `size` places a graph, of which smaller bodies leave some empty.
+class BodiesConfig(MessagePassingConfig):
+    """As message passing; drag: with channels of a medium's resistance."""
 
-    corner: of each node's points; ends: of the nodes' pairs, one after another; graph, kind, node_type: of these pairs;
-    outer: whether a pair is an outer side; mass: of each place; block: where the 2 x 2 block that couples end a of a
-    pair with its end b stands in the matrices of all graphs.
-    """
-
-    size: int
-    corner: Int[Tensor, "nodes points"]
-    ends: Int[Tensor, "pairs 2"]
-    graph: Int[Tensor, " pairs"]
-    kind: Int[Tensor, " pairs"]
-    node_type: Int[Tensor, " pairs"]
-    outer: Float[Tensor, " pairs"]
-    mass: Float[Tensor, "graphs size"]
-    block: Int[Tensor, "pairs 2 2 2 2"]
+    kind: ClassVar[str] = "bodies"
+    drag: bool = False
 
 
-class ImplicitLayer(nn.Module):
-    """States to vector channels: [*batch, nodes, velocity coordinates of the points, channels], normalised."""
+class Bodies(Features):
+    """Vector channels of stiffly coupled points, and learned features that explain what they leave."""
 
-    log_coupling: Tensor
-    pair_class: Tensor
-    inputs: InputLayer
-    _kept: WeakKeyDictionary[Topology, Bodies]
+    name = "bodies"
+    Config = BodiesConfig
+    formerly = {"implicit": True}
+    dynamics = "gce.dynamics.bodies:BodyDynamics"
+    linear = False
+    batched = False
+    note = "Plans of this world rest on how its bodies are joined; the potential changes the weights that are drawn."
+    config: BodiesConfig
 
-    def __init__(
-        self, inputs: InputLayer, num_node_types: int, dt: float, drag: bool = False, num_classes: int = 2
-    ) -> None:
-        super().__init__()
-        self.dt, self.drag = dt, drag
-        self.num_node_types, self.num_classes = num_node_types, num_classes
-        # The encoder owns the units; as a submodule here they would be saved twice.
-        object.__setattr__(self, "inputs", inputs)
-        object.__setattr__(self, "_kept", WeakKeyDictionary())
-        self.register_buffer("log_coupling", torch.tensor(COUPLINGS).log()[:, None].repeat(1, self.num_kinds))
-        self.register_buffer("pair_class", torch.zeros(len(inputs.pairs), dtype=torch.int64))
+    def __init__(self, shape: StateShape, config: BodiesConfig) -> None:
+        super().__init__(shape, config)
+        layer = shape.input_layer(BodyInputs)
+        self.encoder = config.encoder(shape, layer)
+        self.channels = ImplicitLayer(layer, shape.num_node_types, shape.dt, config.drag)
+        self.prepared()
 
     @property
-    def num_kinds(self) -> int:
-        """Kinds of pairs: a node type and a class of lengths."""
-        return self.num_node_types * self.num_classes
+    def inputs(self) -> InputLayer:
+        return self.encoder.inputs
 
     @property
-    def num_signals(self) -> int:
-        return 3 + self.inputs.num_previous_actions
+    def num_phi(self) -> int:
+        return self.config.num_features + self.config.num_linear
 
     @property
-    def num_channels(self) -> int:
-        """Heads x (signals x kinds, then the medium's by node type)."""
-        return len(COUPLINGS) * (self.num_signals * self.num_kinds + self.drag * self.num_node_types)
+    def regressed_state(self) -> list[int]:
+        return []
+
+    @property
+    def num_effects(self) -> int:
+        """Pushes along a node's pairs."""
+        return len(self.inputs.pairs)
+
+    def on(self, topology: Topology) -> Encode:
+        return self.encoder.on(topology)
+
+    def reach(self, topology: Topology) -> int:
+        """All nodes: a push spreads over the whole body within a step."""
+        return topology.num_nodes
+
+    def anchored(self, topology: Topology) -> bool:
+        return False
+
+    def constants(self, values: Tensor) -> Tensor:
+        """None: a body made of pairs knows no constant force."""
+        return torch.zeros_like(values)
+
+    def moving(self, topology: Topology) -> Float[Tensor, "nodes free"]:
+        """1 where a free coordinate may move; points are held whole."""
+        held = self.held_points(topology).repeat_interleave(2, dim=1)[:, self._speed_order]
+        return (~held).to(self.inputs.unit_std.dtype)
+
+    @property
+    def held_targets(self) -> Bool[Tensor, "types targets"]:
+        """None: pushes along pairs are not held."""
+        return self.held.new_zeros(len(self.held), self.num_targets)
 
     @property
     def prior(self) -> Prior:
-        """What is known of the channels' coefficients before any recording."""
-        kinds, width = self.num_kinds, self.num_channels // len(COUPLINGS)
-        ridge = torch.full((len(COUPLINGS), width), RIDGE, dtype=torch.float64)
-        ridge[:, :kinds] = CONSTANT_RIDGE
-        pulls = torch.arange(kinds, 3 * kinds)
-        resists = torch.arange(self.num_signals * kinds, width)
-        heads = torch.tensor(COUPLINGS, dtype=torch.float64)
-        signed = torch.zeros(width, width, dtype=torch.float64)
-        signed[pulls, pulls], signed[resists, resists] = 1.0, -1.0
-        signed = signed[torch.cat([pulls, resists])]
-        ends = [torch.kron(weights, signed) for weights in (torch.ones_like(heads)[None], (1 / heads)[None])]
-        return Prior(ridge.flatten(), torch.cat(ends))
+        return self.channels.prior
+
+    def beside_channels(
+        self, targets: Float[Tensor, "*batch nodes m"], x: Float[Tensor, "*batch nodes c"], topology: Topology
+    ) -> tuple[Float[Tensor, "*batch nodes m2"], FieldRows]:
+        """With pushes along pairs in the place of increments, and the rows of the channels."""
+        free, moving = len(self.free), self.moving(topology).to(targets.dtype).unsqueeze(-1)
+        Z = self.channels(x, topology, self.held_points(topology))[..., self._speed_order, :] * moving
+        y = targets[..., :free].unsqueeze(-1) * moving
+        pushes = self._behind(torch.cat([y, Z], dim=-1), x, topology)
+        rows = (part.movedim(-3, 0).flatten(1, -3) for part in (y, Z, pushes[..., 1:]))
+        fields = FieldRows(next(rows).squeeze(-1), *rows)
+        return torch.cat([pushes[..., 0], targets[..., free:]], dim=-1), fields
+
+    def increments(
+        self,
+        operators: Sequence[Operator],
+        targets: Float[Tensor, "nodes rows m"],
+        x: Float[Tensor, "nodes rows c"],
+        topology: Topology,
+    ) -> Float[Tensor, "nodes rows free"]:
+        """What channels and pushes do to the velocities."""
+        rows, held = x.movedim(0, -2), self.held_points(topology)
+        pushes = targets[..., : self.num_effects].movedim(0, -2)
+        pushed = self.channels.pushed(pushes, rows, topology, held)[..., self._speed_order]
+        return (self._channelled(operators, rows, topology) + pushed).movedim(-2, 0)
+
+    def effects(
+        self,
+        operators: Sequence[Operator],
+        x: Float[Tensor, "*batch nodes c"],
+        next_x: Float[Tensor, "*batch nodes c"],
+        topology: Topology,
+    ) -> Float[Tensor, "*batch nodes effects"]:
+        """Pushes behind what the channels leave."""
+        moved = super().effects(operators, x, next_x, topology) - self._channelled(operators, x, topology)
+        return self._behind((moved * self.moving(topology)).unsqueeze(-1), x, topology).squeeze(-1)
 
     @torch.no_grad()
-    def set_classes(self) -> None:
-        """Pairs of nearly equal mean length are of one class, the shortest first; the last takes all the rest."""
-        lengths = self.inputs.length_mean.amax(0)
-        order = lengths.argsort()
-        number = 0
-        for before, k in zip([None, *order.tolist()], order.tolist(), strict=False):
-            if before is not None and lengths[k] > (1 + SAME_LENGTH) * lengths[before]:
-                number += 1
-            self.pair_class[k] = min(number, self.num_classes - 1)
-        self._kept.clear()
+    def prepare(self, samples: Iterable[tuple[Tensor, Topology]]) -> None:
+        super().prepare(samples)
+        self.channels.set_classes()
 
-    def forward(
-        self,
-        x: Float[Tensor, "*batch nodes state"],
-        topology: Topology,
-        held: Bool[Tensor, "nodes points"],
-    ) -> Float[Tensor, "*batch nodes speeds channels"]:
-        """Every channel on its own."""
+    def held_points(self, topology: Topology) -> Bool[Tensor, "nodes points"]:
+        """Points that never move, and those tied to them: a corner that one box holds, all do."""
+        held = self.held[topology.node_type][:, self._speeds].reshape(topology.num_nodes, -1, 2).all(-1)
+        if topology.tied is None:
+            return held
+        ids = topology.tied[:, [point[0] for point in self.shape.points]]
+        return torch.isin(ids, ids[held])
 
-        def apart(bodies: Bodies, signals: Tensor, directions: Tensor, resistance: Tensor | None) -> Tensor:
-            vectors = signals.unsqueeze(-1) * directions
-            place = bodies.kind[:, None] + self.num_kinds * torch.arange(self.num_signals)
-            felt = _onto(bodies, torch.stack([-vectors, vectors], dim=2), place, self.num_signals * self.num_kinds)
-            if resistance is not None:
-                pushed = (resistance * bodies.outer[:, None, None]).unsqueeze(3)
-                felt = torch.cat([felt, _onto(bodies, pushed, bodies.node_type[:, None], self.num_node_types)], dim=-1)
-            return felt.unsqueeze(1)
+    def _channelled(
+        self, operators: Sequence[Operator], x: Float[Tensor, "*batch nodes c"], topology: Topology
+    ) -> Float[Tensor, "*batch nodes free"]:
+        """What the channels do to the free coordinates, each graph's with its operator's coefficients."""
+        coefficients = torch.stack([o.channels for o in operators if o.channels is not None])
+        held = self.held_points(topology)
+        return self.channels.combined(x, topology, held, coefficients)[..., self._speed_order]
 
-        return self._spread(x, topology, held, apart).flatten(-2)
-
-    def combined(
-        self,
-        x: Float[Tensor, "*batch nodes state"],
-        topology: Topology,
-        held: Bool[Tensor, "nodes points"],
-        coefficients: Float[Tensor, "graphs channels"],
-    ) -> Float[Tensor, "*batch nodes speeds"]:
-        """The channels in each graph's combination: the same as combining `forward`, with one solve a head."""
-        heads = coefficients.to(x.dtype).unflatten(1, (len(COUPLINGS), -1))
-        along = heads[..., : self.num_signals * self.num_kinds].unflatten(2, (self.num_signals, self.num_kinds))
-        medium = heads[..., self.num_signals * self.num_kinds :]
-
-        def together(bodies: Bodies, signals: Tensor, directions: Tensor, resistance: Tensor | None) -> Tensor:
-            weight = along[bodies.graph, :, :, bodies.kind]  # [pairs, heads, signals]
-            vectors = torch.einsum("phs,bps,bpsx->bphx", weight, signals, directions)
-            ends = torch.stack([-vectors, vectors], dim=2)
-            if resistance is not None:
-                share = medium[bodies.graph, :, bodies.node_type] * bodies.outer[:, None]
-                ends = ends + share[:, None, :, None] * resistance.unsqueeze(3)
-            place = torch.arange(len(COUPLINGS)).expand(len(bodies.kind), -1)
-            return _onto(bodies, ends, place, len(COUPLINGS)).movedim(-1, 1).unsqueeze(-1)
-
-        return self._spread(x, topology, held, together).sum((-2, -1))
-
-    def behind(
-        self,
-        changes: Float[Tensor, "*batch nodes speeds columns"],
-        x: Float[Tensor, "*batch nodes state"],
-        topology: Topology,
-        held: Bool[Tensor, "nodes points"],
-    ) -> Float[Tensor, "*batch nodes pairs columns"]:
-        """The pushes g along pairs behind normalised velocity changes r of the points (inverse of `pushed`).
-
-        argmin over g of |M^-1 G' g - r|^2 in the norm of M + e |g|^2, that is, g = G (G'G + e M)^-1 M r.
-        """
-        batch, columns = x.shape[:-2], changes.shape[-1]
-        bodies, u = self._bodies(topology, held), self._along(x)
-        r = changes.reshape(len(u), -1, changes.shape[-2], columns) * self._speed_units[:, None]
-        # M r, summed over the points that coincide; a held corner does not move.
-        r = r.unflatten(2, (-1, 2)).flatten(1, 2).flatten(2)
-        felt = r.new_zeros(len(u), bodies.mass.numel(), 2 * columns).index_add(1, bodies.corner.flatten(), r)
-        felt = felt.unflatten(2, (2, columns)).flatten(1, 2).unflatten(1, (len(bodies.mass), -1))
-        system = self._coupled(bodies, u, torch.ones_like(self.log_coupling[:1]), STIFFEST)[:, 0]
-        found = torch.cholesky_solve(felt, torch.linalg.cholesky_ex(system)[0]).unflatten(2, (-1, 2)).flatten(1, 2)
-        apart = found[:, bodies.ends[:, 1]] - found[:, bodies.ends[:, 0]]
-        return (apart * u.unsqueeze(-1)).sum(2).reshape(*batch, topology.num_nodes, -1, columns)
-
-    def pushed(
-        self,
-        pushes: Float[Tensor, "*batch nodes pairs"],
-        x: Float[Tensor, "*batch nodes state"],
-        topology: Topology,
-        held: Bool[Tensor, "nodes points"],
-    ) -> Float[Tensor, "*batch nodes speeds"]:
-        """What pushes g along pairs do to the points at once, normalised: M^-1 G' g."""
-        bodies, u = self._bodies(topology, held), self._along(x)
-        along = pushes.reshape(len(u), -1, 1) * u
-        felt = along.new_zeros(len(u), bodies.mass.numel(), 2).index_add(1, bodies.ends[:, 1], along)
-        felt = felt.index_add(1, bodies.ends[:, 0], along, alpha=-1) / bodies.mass.flatten()[:, None]
-        by_point = felt[:, bodies.corner.flatten()].reshape(*pushes.shape[:-1], -1)
-        return by_point / self._speed_units
-
-    def _along(self, x: Float[Tensor, "*batch nodes state"]) -> Float[Tensor, "rows pairs 2"]:
-        """The directions of all pairs."""
-        return self.inputs.directions(x.reshape(-1, *x.shape[-2:])).flatten(1, 2)
+    def _behind(
+        self, changes: Float[Tensor, "*batch nodes free k"], x: Float[Tensor, "*batch nodes c"], topology: Topology
+    ) -> Float[Tensor, "*batch nodes pairs k"]:
+        """The pushes along pairs behind changes of the free coordinates."""
+        return self.channels.behind(changes[..., self._speeds, :], x, topology, self.held_points(topology))
 
     @property
-    def _speed_units(self) -> Tensor:
-        return self.inputs.unit_std[[c for point in self.inputs.points for c in point[2:]]]
+    def _speeds(self) -> list[int]:
+        """Where each velocity coordinate of the points stands among the free coordinates."""
+        return [self.free.index(c) for point in self.shape.points for c in point[2:]]
 
-    def _spread(
-        self, x: Tensor, topology: Topology, held: Tensor, push: Callable[..., Tensor]
-    ) -> Float[Tensor, "*batch nodes speeds heads columns"]:
-        """What pushes at the corners [batch, heads or 1, graphs, 2 size, columns] do to all points, by head."""
-        batch = x.shape[:-2]
-        x = x.reshape(-1, *x.shape[-2:])
-        bodies = self._bodies(topology, held)
-        signals, directions = self.inputs.pair_signals(x, topology, self.dt)
-        resistance = self.inputs.resistance(x).flatten(1, 2) if self.drag else None
-        signals, directions = signals.flatten(1, 2), directions.flatten(1, 2)
-        pushes = push(bodies, signals, directions, resistance)
-        # Definite unless a state is not finite; then the features are not either, and whoever asked will see.
-        coupled = self._coupled(bodies, directions[:, :, 0], self.log_coupling.exp())
-        factor = torch.linalg.cholesky_ex(coupled)[0]
-        fields = torch.cholesky_solve(pushes.expand(*factor.shape[:-1], -1), factor)
-        by_corner = fields.unflatten(3, (-1, 2)).flatten(2, 3)  # [batch, heads, corners, 2, columns]
-        by_point = by_corner[:, :, bodies.corner.flatten()].unflatten(2, bodies.corner.shape).flatten(3, 4)
-        by_point = by_point.permute(0, 2, 3, 1, 4) / self._speed_units[:, None, None]
-        return by_point.reshape(*batch, *by_point.shape[1:])
-
-    def _coupled(
-        self,
-        bodies: Bodies,
-        u: Float[Tensor, "batch pairs 2"],
-        coupling: Float[Tensor, "heads kinds"],
-        share: float = 1.0,
-    ) -> Float[Tensor, "batch heads graphs size_2 size_2"]:
-        """share x diag(m) + G' diag(h) G of every graph."""
-        graphs, width = len(bodies.mass), 2 * bodies.size
-        square = (u.unsqueeze(-1) * u.unsqueeze(-2)).unsqueeze(1) * coupling[:, bodies.kind, None, None]
-        blocks = torch.stack([square, -square, -square, square], dim=3).flatten(2)
-        index = bodies.block.flatten().expand_as(blocks)
-        mass = share * torch.diag_embed(bodies.mass.repeat_interleave(2, dim=1)).to(u.dtype).flatten()
-        return mass.expand(*blocks.shape[:2], -1).scatter_add(2, index, blocks).unflatten(2, (graphs, width, width))
-
-    def _bodies(self, topology: Topology, held: Tensor) -> Bodies:
-        """Built once for a topology, and kept as long as that."""
-        if topology not in self._kept:
-            self._kept[topology] = self._build(topology, held)
-        return self._kept[topology]
-
-    def _build(self, topology: Topology, held: Tensor) -> Bodies:
-        points, pairs = len(self.inputs.points), len(self.inputs.pairs)
-        first, second = (list(side) for side in zip(*self.inputs.pairs, strict=True))
-        graph = torch.arange(len(topology.splits)).repeat_interleave(torch.tensor(topology.splits))
-        corners = []  # of each graph, numbered from 0
-        for nodes in torch.arange(topology.num_nodes).split(topology.splits):
-            ids = torch.arange(len(nodes) * points)
-            if topology.tied is not None:
-                ids = topology.tied[nodes][:, [point[0] for point in self.inputs.points]]
-            corners.append(torch.unique(ids, return_inverse=True)[1].reshape(-1, points))
-        size = max(int(table.max()) + 1 for table in corners)
-        corner = torch.cat(corners) + size * graph[:, None]
-        places = size * len(topology.splits)
-        mass = torch.bincount(corner.flatten(), minlength=places).float()
-        mass = mass + HELD_MASS * torch.zeros(places).index_add(0, corner.flatten(), held.flatten().float())
-        mass = mass.where(mass > 0, 1.0)  # an empty place, which nothing pushes
-        ends = torch.stack([corner[:, first], corner[:, second]], dim=-1).flatten(0, 1)
-        # An outer side is a pair of the shortest class that no other node has.
-        _, which, shared = torch.unique(ends.sort(-1).values, dim=0, return_inverse=True, return_counts=True)
-        outer = (shared[which] == 1) & (self.pair_class.repeat(topology.num_nodes) == 0)
-        kind = topology.node_type[:, None] * self.num_classes + self.pair_class
-        axis = torch.arange(2)
-        row = 2 * ends[:, :, None, None, None] + axis[:, None]
-        column = 2 * (ends % size)[:, None, :, None, None] + axis
-        return Bodies(
-            size=size,
-            corner=corner,
-            ends=ends,
-            graph=graph.repeat_interleave(pairs),
-            kind=kind.flatten(),
-            node_type=topology.node_type.repeat_interleave(pairs),
-            outer=outer.float(),
-            mass=mass.unflatten(0, (-1, size)),
-            block=2 * size * row + column,
-        )
-
-
-def _onto(
-    bodies: Bodies,
-    vectors: Float[Tensor, "batch pairs 2 c xy"],
-    column: Int[Tensor, "pairs c"],
-    columns: int,
-) -> Float[Tensor, "batch graphs size_2 columns"]:
-    """Vectors at both ends of pairs, c of them, each in a column of its own, summed at the corners."""
-    axis = torch.arange(2)
-    place = (2 * bodies.ends[:, :, None, None] + axis) * columns + column[:, None, :, None]
-    flat = vectors.flatten(1)
-    felt = flat.new_zeros(len(flat), bodies.mass.numel() * 2 * columns)
-    felt = felt.scatter_add(1, place.flatten().expand_as(flat), flat)
-    return felt.unflatten(1, (len(bodies.mass), 2 * bodies.size, columns))
+    @property
+    def _speed_order(self) -> Tensor:
+        return torch.argsort(torch.tensor(self._speeds))

@@ -10,10 +10,6 @@ For a pair of points with difference q and relative velocity w, u = q / |q|:
     [l, r, l u, r u, a u],   l = (|q| - mean) / std,   r = (u . w) / std,   a the node's previous action
 
 Pairs are those of neighbouring nodes (one point a node) or of a node's own points (several).
-
-Invariant inputs, of nodes with several points, stay as they are when the whole system moves or turns: a node's own
-[l, r] and its previous actions; along an edge the cosine and sine of the angle by which the sender is turned against
-the receiver.
 """
 
 from __future__ import annotations
@@ -32,9 +28,6 @@ Points = tuple[tuple[int, int, int, int], ...]
 
 SMALLEST_LENGTH = 3e-3
 SMALLEST_UNIT = 0.02
-USUAL_TURN = 0.2
-USUAL_SPEED = 1.5
-"""Units of velocity; see `usual_speed`."""
 
 
 class InputLayer(nn.Module):
@@ -43,7 +36,6 @@ class InputLayer(nn.Module):
     points: the points a node consists of; () for observations that are not points in the plane.
     num_state: coordinates of a state: the observation first, the previous action last.
     absolute: whether nodes know their places all the same.
-    invariant: whether the inputs are invariant.
     unit_mean, unit_std: of the observation, to measure lengths in physical units.
     """
 
@@ -70,10 +62,8 @@ class InputLayer(nn.Module):
         num_edge_attributes: int,
         points: Points,
         absolute: bool = False,
-        invariant: bool = False,
     ) -> None:
         super().__init__()
-        self.invariant = invariant
         self.points, self.num_state, self.num_observations = points, num_state, num_observations
         self.num_previous_actions = num_previous_actions
         self.num_node_attributes, self.num_edge_attributes = num_node_attributes, num_edge_attributes
@@ -92,9 +82,6 @@ class InputLayer(nn.Module):
             self.num_edge += 6
         if self.within_node:
             self.num_own += geometry * len(self.pairs) + len(coordinates)
-        if invariant:
-            self.num_own = 2 * len(self.pairs) + num_previous_actions + num_node_attributes
-            self.num_edge = 2 + num_edge_attributes
         kinds = num_relations if self.between_nodes else num_node_types
         lengths = 1 if self.between_nodes else len(self.pairs)
         for name, shape in (
@@ -115,13 +102,27 @@ class InputLayer(nn.Module):
         The units of the topology's nodes and edges are looked up here, once for all states.
         """
         n = self.num_node_attributes
-        difference_mean, difference_std = _rows(topology.edge_type, self.difference_mean, self.difference_std)
-        lengths = self.length_mean, self.length_std, self.rate_std
-        edge_units = _rows(topology.edge_type, *lengths) if self.between_nodes else []
-        pair_units = _rows(topology.node_type, *lengths) if self.within_node else []
-        own_mean, own_std = _rows(topology.node_type, self.own_mean, self.own_std)
         node_attributes = (topology.node_attributes - self.attribute_mean[:n]) / self.attribute_std[:n]
         edge_attributes = (topology.edge_attributes - self.attribute_mean[n:]) / self.attribute_std[n:]
+        of_states = self.states_on(topology)
+
+        def inputs(x: Tensor) -> tuple[Tensor, Tensor]:
+            own, edge = of_states(x)
+            if n:
+                own.append(node_attributes.unsqueeze(1).expand(-1, x.shape[1], -1))
+            if self.num_edge_attributes:
+                edge.append(edge_attributes.unsqueeze(1).expand(-1, x.shape[1], -1))
+            return _join(own), _join(edge)
+
+        return inputs
+
+    def states_on(self, topology: Topology) -> Callable[[Tensor], tuple[list[Tensor], list[Tensor]]]:
+        """What states tell of nodes and of edges, attributes apart."""
+        difference_mean, difference_std = rows_of(topology.edge_type, self.difference_mean, self.difference_std)
+        lengths = self.length_mean, self.length_std, self.rate_std
+        edge_units = rows_of(topology.edge_type, *lengths) if self.between_nodes else []
+        pair_units = rows_of(topology.node_type, *lengths) if self.within_node else []
+        own_mean, own_std = rows_of(topology.node_type, self.own_mean, self.own_std)
         moving = torch.tensor(self.moving, device=self.unit_std.device)
         to_points = self._to_points()
 
@@ -133,9 +134,9 @@ class InputLayer(nn.Module):
                 q, w = (difference @ to_points).unsqueeze(-2).chunk(2, dim=-1)
                 edge.append(_geometry(q, w, edge_units))
             if self.within_node:
-                q, w = self._points(x)
+                q, w = self.points_of(x)
                 centred = q - q.mean(-2, keepdim=True)
-                first, second = zip(*self.pairs, strict=True)
+                first, second = self.ends
                 actions = x[..., self.num_state - self.num_previous_actions :]
                 apart = q[..., second, :] - q[..., first, :]
                 parting = w[..., second, :] - w[..., first, :]
@@ -143,32 +144,12 @@ class InputLayer(nn.Module):
                 own.append((centred.flatten(-2) - own_mean) / own_std)
             return own, edge
 
-        def inputs(x: Tensor) -> tuple[Tensor, Tensor]:
-            own, edge = self._invariants(x, pair_units, topology) if self.invariant else differences(x)
-            if n:
-                own.append(node_attributes.unsqueeze(1).expand(-1, x.shape[1], -1))
-            if self.num_edge_attributes:
-                edge.append(edge_attributes.unsqueeze(1).expand(-1, x.shape[1], -1))
-            return _join(own), _join(edge)
+        return differences
 
-        return inputs
-
-    def _invariants(
-        self, x: Float[Tensor, "nodes batch state"], pair_units: list[Tensor], topology: Topology
-    ) -> tuple[list[Tensor], list[Tensor]]:
-        q, w = self._points(x)
-        first, second = (list(side) for side in zip(*self.pairs, strict=True))
-        length, rate, _ = _length(q[..., second, :] - q[..., first, :], w[..., second, :] - w[..., first, :])
-        mean, std, rate_std = pair_units
-        own = [(length - mean) / std, rate / rate_std, x[..., self.num_state - self.num_previous_actions :]]
-        # A node lies in the direction from the first half of its points to the second.
-        half = len(self.points) // 2
-        across = q[..., half:, :].sum(-2) - q[..., :half, :].sum(-2)
-        lies = across / (across.square().sum(-1, keepdim=True) + 1e-8).sqrt()
-        mine, other = topology.received(lies), topology.sent(lies)
-        cosine = (mine * other).sum(-1)
-        sine = mine[..., 0] * other[..., 1] - mine[..., 1] * other[..., 0]
-        return own, [torch.stack([(cosine - 1) / USUAL_TURN, sine / USUAL_TURN], dim=-1)]
+    @property
+    def ends(self) -> tuple[list[int], list[int]]:
+        """The first and the second points of a node's own pairs."""
+        return [first for first, _ in self.pairs], [second for _, second in self.pairs]
 
     def _to_points(self) -> Float[Tensor, "state _"]:
         """The linear map from differences of states to those of points [x, y, vx, vy], in physical units."""
@@ -177,52 +158,7 @@ class InputLayer(nn.Module):
         chosen[columns, range(len(columns))] = self.unit_std[columns]
         return chosen
 
-    def pair_signals(
-        self, x: Float[Tensor, "batch nodes state"], topology: Topology, dt: float
-    ) -> tuple[Float[Tensor, "batch nodes pairs signals"], Float[Tensor, "batch nodes pairs signals 2"]]:
-        """What pushes along a node's own pairs (a constant, stretch, rate, previous actions), and in what direction.
-
-        A previous action pushed where the points were then, one step earlier.
-        """
-        q, w = self._points(x)
-        first, second = (list(side) for side in zip(*self.pairs, strict=True))
-        apart, parting = q[..., second, :] - q[..., first, :], w[..., second, :] - w[..., first, :]
-        length, rate, u = _length(apart, parting)
-        earlier = _length(apart - dt * parting, parting)[2]
-        kind = topology.node_type
-        stretch = (length - self.length_mean[kind]) / self.length_std[kind]
-        signals, directions = [torch.ones_like(rate), stretch, rate / self.rate_std[kind]], [u, u, u]
-        for a in x[..., self.num_state - self.num_previous_actions :].unbind(-1):
-            signals.append(a.unsqueeze(-1).expand_as(rate))
-            directions.append(earlier)
-        return torch.stack(signals, dim=-1), torch.stack(directions, dim=-2)
-
-    def directions(self, x: Float[Tensor, "*batch nodes state"]) -> Float[Tensor, "*batch nodes pairs 2"]:
-        """Of a node's own pairs."""
-        q, w = self._points(x)
-        first, second = (list(side) for side in zip(*self.pairs, strict=True))
-        return _length(q[..., second, :] - q[..., first, :], w[..., second, :] - w[..., first, :])[2]
-
-    @property
-    def usual_speed(self) -> float:
-        """S in a medium's resistance: where it has half of its limit."""
-        speeds = [c for p in self.points for c in p[2:]]
-        return USUAL_SPEED * float(self.unit_std[speeds].mean())
-
-    def resistance(self, x: Float[Tensor, "batch nodes state"]) -> Float[Tensor, "batch nodes pairs ends 2"]:
-        """-s^2 / (1 + (s / S)^2) n at both ends of a node's pairs while the previous action is below zero."""
-        q, w = self._points(x)
-        first, second = (list(side) for side in zip(*self.pairs, strict=True))
-        along = q[..., second, :] - q[..., first, :]
-        normal = torch.stack([along[..., 1], -along[..., 0]], dim=-1) / _length(along, along)[0].unsqueeze(-1)
-        outward = (q[..., second, :] + q[..., first, :]) / 2 - q.mean(-2, keepdim=True)
-        normal = (normal * torch.sign((normal * outward).sum(-1, keepdim=True))).unsqueeze(-2)
-        ends = torch.stack([w[..., first, :], w[..., second, :]], dim=-2)
-        square = (ends * normal).sum(-1, keepdim=True).clamp_min(0).square()
-        felt = -square / (1 + square / self.usual_speed**2) * normal
-        return felt * (x[..., self.num_state - 1] < 0).to(x.dtype)[..., None, None, None]
-
-    def _points(
+    def points_of(
         self, values: Float[Tensor, "*batch rows state"], relative: bool = False
     ) -> tuple[Float[Tensor, "*batch rows points 2"], Float[Tensor, "*batch rows points 2"]]:
         """Positions and velocities of the points in physical units, from states or (`relative`) their differences."""
@@ -248,14 +184,14 @@ class InputLayer(nn.Module):
             difference = topology.sent(x) - topology.received(x)
             gather("difference", topology.edge_type, difference)
             if self.between_nodes:
-                length, rate, _ = _length(*self._points(difference, relative=True))
+                length, rate, _ = length_of(*self.points_of(difference, relative=True))
                 gather("length", topology.edge_type, length)
                 gather("rate", topology.edge_type, rate)
             if self.within_node:
-                q, w = self._points(x)
+                q, w = self.points_of(x)
                 gather("own", topology.node_type, (q - q.mean(-2, keepdim=True)).flatten(-2))
-                first, second = zip(*self.pairs, strict=True)
-                length, rate, _ = _length(q[..., second, :] - q[..., first, :], w[..., second, :] - w[..., first, :])
+                first, second = self.ends
+                length, rate, _ = length_of(q[..., second, :] - q[..., first, :], w[..., second, :] - w[..., first, :])
                 gather("length", topology.node_type, length)
                 gather("rate", topology.node_type, rate)
             node_rows.append(topology.node_attributes)
@@ -282,7 +218,7 @@ def place_coordinates(points: Points, num_observations: int, history: int) -> se
     return {k * num_observations + c for k in range(history) for point in points for c in point[:2]}
 
 
-def _rows(kinds: Int[Tensor, " rows"], *tables: Float[Tensor, "_ _"]) -> list[Float[Tensor, "rows 1 _"]]:
+def rows_of(kinds: Int[Tensor, " rows"], *tables: Float[Tensor, "_ _"]) -> list[Float[Tensor, "rows 1 _"]]:
     """Each table's row of each kind, for values [rows, batch, ...]."""
     return [table[kinds].unsqueeze(1) for table in tables]
 
@@ -299,7 +235,7 @@ def _geometry(
 ) -> Float[Tensor, "rows batch geometry"]:
     """[l, r, l u, r u, a u] of each pair; units: mean and spread of lengths, spread of rates."""
     length_mean, length_std, rate_std = units
-    length, rate, u = _length(q, w)
+    length, rate, u = length_of(q, w)
     told = torch.stack([(length - length_mean) / length_std, rate / rate_std], dim=-1)
     parts = [told, (told.unsqueeze(-1) * u.unsqueeze(-2)).flatten(-2)]
     if actions is not None:
@@ -312,7 +248,7 @@ def _spread(rows: Float[Tensor, "rows c"]) -> Float[Tensor, " c"]:
     return rows.std(0, correction=min(1, len(rows) - 1))
 
 
-def _length(q: Tensor, w: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def length_of(q: Tensor, w: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """|q|, its rate under the relative velocity w, and the direction of q."""
     length = (q.square().sum(-1) + 1e-8).sqrt()
     u = q / length.unsqueeze(-1)

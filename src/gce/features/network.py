@@ -20,42 +20,32 @@ Attributes absurdly far out of what was trained on count as at a bound, so that 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from gce.errors import InputError
+from gce.features.base import Encode, Features, FeaturesConfig, StateShape
 from gce.features.inputs import InputLayer
 from gce.graphs.topology import Topology
+from gce.operators.prior import TrainingPrior
 
 BOUND = 1e3
 """Of an attribute, in its units."""
-TIMES = 3
-"""How often a signal stands among the regressors: as it is, spread once, spread twice."""
-
-
-def num_products(num_state: int, num_attributes: int) -> int:
-    """Of two of [1, attributes, state, flows], without 1 itself and the state, which are regressors anyway."""
-    signals = 1 + num_attributes + 2 * num_state
-    return signals * (signals + 1) // 2 - 1 - num_state
 
 
 class NetworkEncoder(nn.Module):
-    """States [*batch, nodes, state] to phi [*batch, nodes, products]."""
+    """States [nodes, batch, state] to phi [nodes, batch, products]; nothing of it is learned."""
 
     def __init__(self, inputs: InputLayer) -> None:
         super().__init__()
         self.inputs = inputs
 
-    def forward(
-        self, x: Float[Tensor, "*batch nodes state"], topology: Topology
-    ) -> Float[Tensor, "*batch nodes features"]:
-        rows = x.movedim(-2, 0)
-        phi = self.on(topology)(rows.reshape(len(rows), -1, x.shape[-1]))
-        return phi.reshape(*rows.shape[:-1], -1).movedim(0, -2)
-
-    def on(self, topology: Topology) -> Callable[[Tensor], Tensor]:
+    def on(self, topology: Topology) -> Encode:
         """What encodes states [nodes, batch, state] of a topology into phi [nodes, batch, features]."""
         n = self.inputs.num_node_attributes
         mean, std = self.inputs.attribute_mean[:n], self.inputs.attribute_std[:n]
@@ -137,3 +127,86 @@ def conductance(topology: Topology) -> Float[Tensor, " edges"]:
 def line_unit(inputs: InputLayer) -> Float[Tensor, ""]:
     """The usual conductance of a line."""
     return inputs.attribute_mean[inputs.num_node_attributes].abs().clamp_min(1e-6)
+
+
+@dataclass(frozen=True)
+class NetworkConfig(FeaturesConfig):
+    """memory: how many rows the systems trained on count for in the regression of a new one; 0 for none."""
+
+    kind: ClassVar[str] = "network"
+    memory: float = 0.0
+
+
+class Network(Features):
+    """Products of two signals of a node, and what acts on it spread over the network; the form is "local"."""
+
+    name = "network"
+    Config = NetworkConfig
+    formerly = {"network": True}
+    settings = {"form": "local", "potential": "constant", "ridge": 1e-6}
+    # What is learned of the reach fits into single steps.
+    training_settings = {
+        "iterations": 220,
+        "horizon": 16,
+        "learning_rate": 0.15,
+        "free_running": False,
+        "systems": 2,
+        "fit_episodes": 8,
+        "fit_steps": 20,
+        "rollouts": 2,
+        "noise_share": 0.0,
+    }
+    lasting_noise = True
+    copies = 3
+    config: NetworkConfig
+
+    def __init__(self, shape: StateShape, config: NetworkConfig) -> None:
+        super().__init__(shape, config)
+        self.encoder = NetworkEncoder(shape.input_layer(InputLayer))
+        self.spreading = Reach(shape.num_node_types, shape.num_node_attributes)
+        regressors = self.copies * (len(self.regressed_state) + self.num_phi + shape.num_inputs) + shape.num_node_types
+        self.memory = TrainingPrior(regressors, self.num_targets, config.memory) if config.memory else None
+        self.prepared()
+
+    @classmethod
+    def settings_for(cls, asked: Mapping[str, Any]) -> dict[str, Any]:
+        return {**cls.settings, "node_constants": 0.0} if asked.get("memory") else cls.settings
+
+    @classmethod
+    def check(cls, config: Any) -> None:
+        super().check(config)
+        if config.num_edge_attributes == 0 or config.points:
+            raise InputError("a network's lines need a first attribute, how well they conduct, and nodes no place")
+        if config.features.memory and config.node_constants:
+            raise InputError(
+                f"a memory (here {config.features.memory:g}) is for networks without constants of single nodes; choose "
+                "node_constants=0, or memory=0"
+            )
+
+    @property
+    def inputs(self) -> InputLayer:
+        return self.encoder.inputs
+
+    @property
+    def num_phi(self) -> int:
+        """Products of two of [1, attributes, state, flows], without 1 and the state, which are regressors anyway."""
+        state = self.shape.num_state
+        signals = 1 + self.shape.num_node_attributes + 2 * state
+        return signals * (signals + 1) // 2 - 1 - state
+
+    @property
+    def training_prior(self) -> TrainingPrior | None:
+        return self.memory
+
+    def on(self, topology: Topology) -> Encode:
+        return self.encoder.on(topology)
+
+    def spread(self, topology: Topology) -> Callable[[Tensor], Tensor]:
+        return self.spreading.on(topology, self.inputs)
+
+    def reach(self, topology: Topology) -> int:
+        """All nodes: an implicit step depends on all."""
+        return topology.num_nodes
+
+    def anchored(self, topology: Topology) -> bool:
+        return True

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -23,6 +24,9 @@ from gce.graphs.segments import Segments
 
 SMALL = 1024
 """Edges times nodes up to which gathers and sums are products with matrices."""
+
+
+_kept: WeakKeyDictionary[Graph, dict[str, Topology]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,29 +44,50 @@ class Topology:
 
     @classmethod
     def of(cls, graphs: Graph | Sequence[Graph], device: torch.device | str = "cpu") -> Topology:
-        graphs = [graphs] if isinstance(graphs, Graph) else list(graphs)
-        sizes = [graph.num_nodes for graph in graphs]
-        starts = np.concatenate([[0], np.cumsum(sizes)])
+        """Of one graph, or of the union of several. That of a graph is kept as long as the graph."""
+        if not isinstance(graphs, Graph):
+            return cls._union([cls.of(graph, device) for graph in graphs])
+        kept = _kept.setdefault(graphs, {})
+        if str(device) not in kept:
+            kept[str(device)] = cls._alone(graphs, device)
+        return kept[str(device)]
 
-        def joined(arrays: list[np.ndarray], dtype: torch.dtype) -> Tensor:
-            return torch.as_tensor(np.concatenate(arrays), dtype=dtype, device=device)
+    @classmethod
+    def _alone(cls, graph: Graph, device: torch.device | str) -> Topology:
+        def tensor(values: np.ndarray, dtype: torch.dtype) -> Tensor:
+            return torch.as_tensor(values, dtype=dtype, device=device)
 
-        tied = None
-        width = max((g.tied.shape[1] for g in graphs if g.tied is not None), default=0)
-        if width:
-            offset, parts = 0, []
-            for graph in graphs:
-                alone = np.arange(graph.num_nodes * width).reshape(-1, width)  # nothing tied: an id each
-                parts.append((alone if graph.tied is None else graph.tied) + offset)
-                offset = int(parts[-1].max()) + 1
-            tied = joined(parts, torch.int64)
+        senders, receivers = tensor(graph.edge_index, torch.int64)
         return cls(
-            senders=joined([g.senders + s for g, s in zip(graphs, starts, strict=False)], torch.int64),
-            receivers=joined([g.receivers + s for g, s in zip(graphs, starts, strict=False)], torch.int64),
-            edge_type=joined([g.edge_type for g in graphs], torch.int64),
-            node_type=joined([g.node_type for g in graphs], torch.int64),
-            node_attributes=joined([g.node_attributes for g in graphs], torch.float32),
-            edge_attributes=joined([g.edge_attributes for g in graphs], torch.float32),
+            senders=senders,
+            receivers=receivers,
+            edge_type=tensor(graph.edge_type, torch.int64),
+            node_type=tensor(graph.node_type, torch.int64),
+            node_attributes=tensor(graph.node_attributes, torch.float32),
+            edge_attributes=tensor(graph.edge_attributes, torch.float32),
+            splits=(graph.num_nodes,),
+            tied=None if graph.tied is None else tensor(graph.tied, torch.int64),
+        )
+
+    @classmethod
+    def _union(cls, parts: Sequence[Topology]) -> Topology:
+        sizes = [part.num_nodes for part in parts]
+        starts = np.concatenate([[0], np.cumsum(sizes)[:-1]]).tolist()
+        tied, width = None, max((part.tied.shape[1] for part in parts if part.tied is not None), default=0)
+        if width:
+            offset, ids = 0, []
+            for part in parts:
+                alone = torch.arange(part.num_nodes * width, device=part.node_type.device).reshape(-1, width)
+                ids.append((alone if part.tied is None else part.tied) + offset)  # nothing tied: an id each
+                offset = int(ids[-1].max()) + 1
+            tied = torch.cat(ids)
+        return cls(
+            senders=torch.cat([part.senders + start for part, start in zip(parts, starts, strict=True)]),
+            receivers=torch.cat([part.receivers + start for part, start in zip(parts, starts, strict=True)]),
+            edge_type=torch.cat([part.edge_type for part in parts]),
+            node_type=torch.cat([part.node_type for part in parts]),
+            node_attributes=torch.cat([part.node_attributes for part in parts]),
+            edge_attributes=torch.cat([part.edge_attributes for part in parts]),
             splits=tuple(sizes),
             tied=tied,
         )

@@ -169,7 +169,7 @@ class Regressor:
 
     def _given(self) -> Any:
         if isinstance(self.model, str | Path):
-            from gce.system.files import load_model
+            from gce.model.files import load_model
 
             return load_model(self.model)
         return self.model

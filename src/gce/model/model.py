@@ -1,70 +1,251 @@
-"""The model: an embedding, and the operators of systems in it.
+"""The model: features, the operators of systems in them, and the way back to the next state.
 
-Features and the way back are the embedding's; an operator C is fitted in closed form to the episodes of a system
-(`adapt`), all that a new system needs; and steps are taken under it.
+The state x of a node is its normalised observation, with the previous observation and the previous action where they
+are needed. Features are psi = [x, phi(x)] (`gce.features`). A form's regressors are made of psi, the inputs and
+
+    alpha = gibbs_weights(phi)
+
+What an operator predicts from them are the targets: increments of the free coordinates and the next phi. The other
+coordinates of the next state follow: positions whose velocities are their differences, the previous observation, the
+previous action. An operator C is fitted in closed form to the episodes of a system, all that a new system needs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from gce.graphs.topology import Topology
-from gce.model.embedding import Channels, Embedding, nodes_first
-from gce.model.step import Stepper
-from gce.operators import Operator
-from gce.operators.regression import FieldRows, Regression, Sums
+from gce.model.config import ModelConfig
+from gce.model.units import Units
+from gce.operators import Form, Operator, Shape, make_form
+from gce.operators.prior import TrainingPrior
+from gce.operators.regression import Regression, Sums
+from gce.potentials import make_potential
 
 
-class Model(Embedding):
-    """An embedding whose operators are fitted to systems."""
+class Model(Units):
+    """Features, potential and form, in the units of the data they were prepared for."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__(config.num_observations, config.num_actions, config.num_exogenous)
+        c = self.config = config
+        self.features = c.kind(c, c.features)
+        self.potential = make_potential(c.potential, self.features.num_phi, c.potential_value, c.potential_learned)
+        width = len(self.features.regressed_state) + self.features.num_phi
+        copies = self.features.copies
+        shape = Shape(copies * width, copies * c.num_inputs, c.num_relations, c.num_node_types)
+        self.form: Form = make_form(c.form, shape, c.own_block)
 
     def with_form(self, form: str) -> Model:
-        """The same encoder and potential under another form of the operator."""
+        """The same features and potential under another form of the operator."""
         other = Model(replace(self.config, form=form))
         other.load_state_dict(self.state_dict())
         return other.eval()
 
+    @property
+    def free(self) -> list[int]:
+        """The coordinates of the observation that an operator predicts."""
+        return self.features.free
+
+    @property
+    def held(self) -> Bool[Tensor, "types _"]:
+        """Whether a free coordinate, or a feature, never moves at nodes of a type."""
+        return self.features.held
+
+    @property
+    def training_prior(self) -> TrainingPrior | None:
+        """What was trained on, if anything of it was kept."""
+        prior = self.features.training_prior
+        return None if prior is None or prior.empty else prior
+
+    @property
+    def device(self) -> torch.device:
+        return self.observation_std.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.observation_std.dtype
+
+    def tensor(self, values: np.ndarray) -> Tensor:
+        """An array in the model's precision, where the model is."""
+        return torch.as_tensor(values, dtype=self.dtype, device=self.device)
+
+    # ---- states and features ----
+
+    def states(
+        self,
+        observations: Float[Tensor, "*batch steps nodes d"],
+        actions: Float[Tensor, "*batch steps_less nodes a"],
+        before: tuple[Tensor, Tensor] | None = None,
+    ) -> Float[Tensor, "*batch steps nodes c"]:
+        """The states along normalised observations and the actions between them.
+
+        before: (observation, action) one step earlier; None where the stretch opens an episode (the first observation
+            stands for the one before it, and the action before is 0).
+        """
+        parts = [observations]
+        if self.config.history == 2:
+            earlier = observations[..., :1, :, :] if before is None else before[0].unsqueeze(-3)
+            parts.append(torch.cat([earlier, observations[..., :-1, :, :]], dim=-3))
+        if self.config.previous_action:
+            shape = (*observations.shape[:-3], 1, *actions.shape[-2:])
+            earlier = actions.new_zeros(shape) if before is None else before[1].unsqueeze(-3)
+            parts.append(torch.cat([earlier, actions[..., : observations.shape[-3] - 1, :, :]], dim=-3))
+        return torch.cat(parts, dim=-1)
+
+    def decoded(self, psi: Float[Tensor, "*batch nodes f"], topology: Topology) -> Float[Tensor, "*batch nodes d"]:
+        """The normalised observations behind features, ties merged."""
+        decode = self.features.decoder_on(topology)
+        if decode is None:
+            return psi[..., : self.config.num_observations]
+        o = decode(nodes_first(psi[..., self.config.num_state :]))
+        return self.merge(o.reshape(len(o), *psi.shape[:-2], -1).movedim(0, -2), topology)
+
+    def regressors(
+        self,
+        psi: Float[Tensor, "*batch nodes f"],
+        inputs: Float[Tensor, "*batch nodes a"],
+        topology: Topology,
+        fresh: Float[Tensor, "*batch #nodes 1"] | None = None,
+    ) -> Float[Tensor, "*batch nodes D"]:
+        """The form's regressors; at fresh states (1) all but the inputs is switched off."""
+        acting, going = self.acting_inputs(nodes_first(inputs)), self.going(fresh)
+        rows, c = nodes_first(psi), self.config.num_state
+        state = self.state_regressors(topology)(rows[..., :c], rows[..., c:], acting)
+        X = torch.cat(
+            [state if going is None else state * going, self.input_regressors(acting, going, topology)], dim=-1
+        )
+        return X.reshape(X.shape[0], *psi.shape[:-2], X.shape[-1]).movedim(0, -2)
+
+    def acting_inputs(self, inputs: Float[Tensor, "nodes rows a"]) -> Float[Tensor, "nodes rows a"]:
+        """The inputs a step feels at once: a late action shows through the previous action in the state, only there."""
+        if not self.config.late_action:
+            return inputs
+        return torch.cat(
+            [torch.zeros_like(inputs[..., : self.config.num_actions]), inputs[..., self.config.num_actions :]], dim=-1
+        )
+
+    def going(self, fresh: Float[Tensor, "*batch #nodes 1"] | None) -> Float[Tensor, "#nodes rows 1"] | None:
+        """0 at fresh states, otherwise 1; None where no state is fresh."""
+        return None if fresh is None or not self.config.fresh_start else 1 - nodes_first(fresh)
+
+    def state_regressors(self, topology: Topology) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+        """What turns x, phi and the acting inputs, nodes first, into the regressors of the history."""
+        chosen, score = self.features.regressed_state, self.potential.on(topology)
+        spread = self.features.spread(topology)
+
+        def regressors(x: Tensor, phi: Tensor, acting: Tensor) -> Tensor:
+            weights = topology.softmax(score(phi), self.potential.at_most_own) if self.form.weighted else None
+            features = torch.cat([x[..., chosen], phi], dim=-1) if chosen else phi
+            features = features if spread is None else spread(features)
+            return self.form.state_regressors(features, acting, weights, topology)
+
+        return regressors
+
+    def input_regressors(
+        self, acting: Float[Tensor, "nodes rows a"], going: Float[Tensor, "#nodes rows 1"] | None, topology: Topology
+    ) -> Float[Tensor, "nodes rows columns"]:
+        """Those of the inputs, then constants."""
+        constants = self.features.constants(self.form.constants(acting, topology))
+        constants = constants if going is None else constants * going
+        spread = self.features.spread(topology)
+        acting = acting if spread is None else spread(acting)
+        return torch.cat([self.form.action_regressors(acting, topology), constants], dim=-1)
+
+    def targets(
+        self,
+        x: Float[Tensor, "*batch nodes c"],
+        next_x: Float[Tensor, "*batch nodes c"],
+        next_psi: Float[Tensor, "*batch nodes f"],
+    ) -> Float[Tensor, "*batch nodes m"]:
+        """Increments of the free coordinates, then the next phi."""
+        return torch.cat([(next_x - x)[..., self.free], next_psi[..., self.config.num_state :]], dim=-1)
+
+    def num_needed(self, reproject: bool) -> int:
+        """How many of the first targets a rollout needs: those that move the state, if features are taken anew."""
+        return self.features.num_effects if reproject and self.features.selects else self.features.num_targets
+
+    def next_state(
+        self,
+        x: Float[Tensor, "nodes rows c"],
+        o: Float[Tensor, "nodes rows d"],
+        inputs: Float[Tensor, "nodes rows a"],
+        topology: Topology,
+    ) -> Float[Tensor, "nodes rows c"]:
+        """The state of the next observation, ties merged; the observation and the action before follow where known."""
+        c = self.config
+        if topology.tied is not None:
+            o = self.merge(o.movedim(0, -2), topology).movedim(-2, 0)
+        parts = [o, *([x[..., : c.num_observations]] if c.history == 2 else [])]
+        parts += [inputs[..., : c.num_actions]] if c.previous_action else []
+        return o if len(parts) == 1 else torch.cat(parts, dim=-1)
+
+    @property
+    def ratios(self) -> list[float]:
+        """dt std_v / std_p of each kinematic pair: p' = p + ratio v' in coordinates of mean-free velocities."""
+        std = self.observation_std
+        return [float(self.config.dt * std[velocity] / std[position]) for position, velocity in self.config.kinematics]
+
+    def way_back(self, topology: Topology) -> WayBack:
+        """What the targets say of the next state."""
+        decode = self.features.decoder_on(topology)
+        return Motion(self, topology, *self.motion()) if decode is None else Decoding(self, topology, decode)
+
+    def motion(self) -> tuple[Float[Tensor, "d d"], Float[Tensor, "free d"]]:
+        """(keep, spread): o' = keep' o + spread' increments of the free coordinates."""
+        keep = torch.eye(self.config.num_observations, dtype=self.observation_std.dtype)
+        for (position, velocity), ratio in zip(self.config.kinematics, self.ratios, strict=True):
+            keep[velocity, position] = ratio
+        keep = keep.to(self.observation_std.device)
+        return keep, keep[self.free]
+
+    def at_rest_where_held(
+        self, x: Float[Tensor, "*batch nodes c"], topology: Topology
+    ) -> Float[Tensor, "*batch nodes c"]:
+        """A state to go on from: what is held has no velocity. It trembles a little in recordings, and nothing that a
+        step does would ever stop it."""
+        velocities = [v for _, v in self.config.kinematics if v in self.free]
+        moving = self.features.moving(topology)[:, [self.free.index(v) for v in velocities]]
+        still = x.clone()
+        still[..., velocities] *= moving.to(x.dtype)
+        return still
+
+    # ---- operators ----
+
     def regression(self, num_targets: int) -> Regression:
-        """Of the first targets; pushes along pairs are not held."""
-        held = self.held if self.implicit is None else self.held.new_zeros(len(self.held), self.num_targets)
-        prior = None if self.implicit is None else self.implicit.prior
-        return Regression(self.form, held[:, :num_targets], self.config.node_constants, prior)
+        """Of the first targets."""
+        held = self.features.held_targets[:, :num_targets]
+        return Regression(self.form, held, self.config.node_constants, self.features.prior)
 
     def sums(
         self,
         X: Float[Tensor, "*batch nodes D"],
         Y: Float[Tensor, "*batch nodes m"],
+        states: Float[Tensor, "*batch nodes c"],
         topology: Topology,
-        channels: Channels | None = None,
+        systems: int = 1,
     ) -> list[Sums]:
-        """What the rows of each graph contribute to its operator. Y may hold the first targets only."""
-        Y, fields = self._beside(Y, topology, channels)
-        return self.regression(Y.shape[-1]).sums(nodes_first(X), nodes_first(Y), topology, fields)
+        """What the rows of each graph, from given states on, contribute to its operator.
 
-    def _beside(self, Y: Tensor, topology: Topology, channels: Channels | None) -> tuple[Tensor, FieldRows | None]:
-        """Targets of the operator beside channels, with pushes in the place of increments, and rows of the channels."""
-        if channels is None:
-            return Y, None
-        free, moving = len(self.free), self.moving(topology).to(Y.dtype).unsqueeze(-1)
-        y, Z = Y[..., :free].unsqueeze(-1) * moving, channels.fields * moving
-        pushes = channels.behind(torch.cat([y, Z], dim=-1))
-        rows = (part.movedim(-3, 0).flatten(1, -3) for part in (y, Z, pushes[..., 1:]))
-        fields = FieldRows(next(rows).squeeze(-1), *rows)
-        return torch.cat([pushes[..., 0], Y[..., free:]], dim=-1), fields
+        Y: may hold the first targets only. systems: of how many the batch consists, one after another.
+        """
+        Y, fields = self.features.beside_channels(Y, states, topology)
+        return self.regression(Y.shape[-1]).sums(nodes_first(X), nodes_first(Y), topology, fields, systems)
 
     def fit(self, sums: Sums, topology: Topology, ridge: float | None = None, joint: bool = True) -> Operator:
         """The operator of one system, in closed form."""
         regression = self.regression(sums.moments.cross.shape[-1])
         ridge = self.config.ridge if ridge is None else ridge
-        memory = self.remembered
-        if memory is not None:
-            of_training = regression.fit(Sums(memory.moments), topology, ridge, joint)
-            sums = Sums(memory.beside(sums.moments, of_training.coefficients[:, : len(self.free)]))
+        prior = self.training_prior
+        if prior is not None:
+            of_training = regression.fit(Sums(prior.moments), topology, ridge, joint)
+            sums = Sums(prior.beside(sums.moments, of_training.coefficients[:, : len(self.free)]))
         return regression.fit(sums, topology, ridge, joint)
 
     def fit_all(
@@ -75,15 +256,50 @@ class Model(Embedding):
         topology: Topology,
     ) -> list[Operator]:
         """The operators of systems that share a topology (and of each of its graphs), from their rows."""
-        Y, fields = self._beside(Y, topology, self.channels(states, topology))
-        regression = self.regression(Y.shape[-1])
-        sums = regression.sums(nodes_first(X), nodes_first(Y), topology, fields, len(X))
-        return regression.fit_all(sums, topology, self.config.ridge)
+        sums = self.sums(X, Y, states, topology, len(X))
+        return self.regression(sums[0].moments.cross.shape[-1]).fit_all(sums, topology, self.config.ridge)
 
-    def stepper(self, operators: Sequence[Operator], topology: Topology, reproject: bool | None = None) -> Stepper:
-        """One step under an operator for each graph of the union, for `rollout`.
 
-        reproject: take the features of the predicted state anew; otherwise go on with the predicted features. By
-            default as the model was trained.
-        """
-        return Stepper(self, operators, topology, self.config.reproject if reproject is None else reproject)
+def nodes_first(values: Float[Tensor, "*batch nodes d"]) -> Float[Tensor, "nodes rows d"]:
+    """The batch as one axis, after the nodes; of one if there is none."""
+    return values.movedim(-2, 0).reshape(values.shape[-2], values.shape[:-2].numel(), values.shape[-1])
+
+
+WayBack = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""(state, targets, inputs), nodes first, to the next state."""
+
+
+@dataclass(frozen=True)
+class Motion:
+    """The next state from the increments of the free coordinates: o' = keep' o + spread' increments, ties merged."""
+
+    model: Model
+    topology: Topology
+    keep: Float[Tensor, "d d"]
+    spread: Float[Tensor, "free d"]
+
+    def __call__(
+        self,
+        x: Float[Tensor, "nodes rows c"],
+        y: Float[Tensor, "nodes rows m"],
+        inputs: Float[Tensor, "nodes rows a"],
+    ) -> Float[Tensor, "nodes rows c"]:
+        o = x[..., : self.keep.shape[0]] @ self.keep + y[..., : self.spread.shape[0]] @ self.spread
+        return self.model.next_state(x, o, inputs, self.topology)
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """The next state from the next phi: the observation as the decoder finds it, ties merged, and the rest as known."""
+
+    model: Model
+    topology: Topology
+    decode: Callable[[Tensor], Tensor]
+
+    def __call__(
+        self,
+        x: Float[Tensor, "nodes rows c"],
+        y: Float[Tensor, "nodes rows m"],
+        inputs: Float[Tensor, "nodes rows a"],
+    ) -> Float[Tensor, "nodes rows c"]:
+        return self.model.next_state(x, self.decode(y), inputs, self.topology)

@@ -1,4 +1,4 @@
-"""One step under fitted operators, in the names of the paper:
+"""Steps under fitted operators, and the time loop. One step, in the names of the paper:
 
     alpha = gibbs_weights(phi);   X = form.regressors(psi, a, alpha);   y = C' X
 
@@ -8,7 +8,7 @@ Goor et al. 2023), or from the predicted features themselves, which keeps it lin
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from gce.graphs.topology import Topology
-from gce.model.embedding import Embedding, nodes_first
+from gce.model.model import Model, nodes_first
 from gce.operators import Operator
 
 
@@ -49,14 +49,19 @@ class Stepper:
     """States into the next ones, under an operator for each graph of a union, or for each part of the batch.
 
     The latter is for systems that share a topology of one graph: the batch holds them one after another.
-    All that depends on the topology, the parameters and the operators alone is looked up when it is made. With
-    `reproject`, targets other than the free coordinates are not needed, and not computed.
+    All that depends on the topology, the parameters and the operators alone is looked up when it is made.
+
+    reproject: take the features of the predicted state anew; otherwise go on with the predicted features. By default
+        as the model was trained. With it, targets other than the free coordinates are not computed.
     """
 
-    def __init__(self, model: Embedding, operators: Sequence[Operator], topology: Topology, reproject: bool) -> None:
+    def __init__(
+        self, model: Model, operators: Sequence[Operator], topology: Topology, reproject: bool | None = None
+    ) -> None:
+        reproject = model.config.reproject if reproject is None else reproject
         self.model, self.operators, self.topology, self.reproject = model, operators, topology, reproject
         self.num_state = model.config.num_state
-        self.encode = model.encoder.on(topology) if reproject else None
+        self.encode = model.features.on(topology) if reproject else None
         self.regressors = model.state_regressors(topology)
         self.way_back = model.way_back(topology)
         self.by_nodes = len(operators) == len(topology.splits)
@@ -64,7 +69,7 @@ class Stepper:
         C = self._by_group(num_targets).to(model.observation_std.dtype)
         states = model.form.num_state_regressors(topology)
         self.from_state, self.from_inputs = C[:, :states], C[:, states:]
-        self.moving = model.moving(topology).to(C.dtype).unsqueeze(1) if bool(model.held.any()) else None
+        self.moving = model.features.moving(topology).to(C.dtype).unsqueeze(1) if bool(model.held.any()) else None
         found = [o.constants[:, :num_targets].to(C.dtype) for o in operators if o.constants is not None]
         self.constants = torch.cat(found).unsqueeze(1) if found and self.by_nodes else None
         if found and not self.by_nodes:
@@ -101,13 +106,10 @@ class Stepper:
         self, x: Float[Tensor, "nodes rows c"], phi: Float[Tensor, "nodes rows p"], drive: Drive
     ) -> tuple[Float[Tensor, "nodes rows c"], Float[Tensor, "nodes rows p"]]:
         """(next state, next phi)."""
-        model, effects = self.model, self.model.num_effects
+        features = self.model.features
         y = self.targets(x, phi, drive)
-        following_phi = y[..., effects:]
-        if model.implicit is not None:
-            rows = x.movedim(0, -2)
-            moved = model.channelled(self.operators, rows, self.topology)
-            y = (moved + model.pushed(y[..., :effects].movedim(0, -2), rows, self.topology)).movedim(-2, 0)
+        following_phi = y[..., features.num_effects :]
+        y = features.increments(self.operators, y, x, self.topology)
         if self.moving is not None:
             free = self.moving.shape[-1]
             y = torch.cat([y[..., :free] * self.moving, y[..., free:]], dim=-1)
@@ -132,3 +134,39 @@ class Stepper:
         moved = self.move(rows[..., :c], rows[..., c:], self.drive(inputs, fresh))
         x, phi = (part.reshape(len(part), *psi.shape[:-2], -1).movedim(0, -2) for part in moved)
         return x, torch.cat([x, phi], dim=-1)
+
+
+def rollout(
+    step: Stepper,
+    features: Float[Tensor, "*batch nodes f"],
+    inputs: Float[Tensor, "*batch steps nodes a"],
+    fresh: Float[Tensor, "*batch steps nodes 1"] | None = None,
+) -> Float[Tensor, "*batch steps nodes c"]:
+    """The states after each step."""
+    return _joined([state for state, _ in _steps(step, features, inputs, fresh)], features.shape[:-2])
+
+
+def path_of(
+    step: Stepper,
+    features: Float[Tensor, "*batch nodes f"],
+    inputs: Float[Tensor, "*batch steps nodes a"],
+    fresh: Float[Tensor, "*batch steps nodes 1"] | None = None,
+) -> tuple[Float[Tensor, "*batch steps nodes c"], Float[Tensor, "*batch steps nodes f"]]:
+    """The states and the features after each step."""
+    states, along = zip(*_steps(step, features, inputs, fresh), strict=True)
+    x, phi = _joined(states, features.shape[:-2]), _joined(along, features.shape[:-2])
+    return x, torch.cat([x, phi], dim=-1)
+
+
+def _steps(step: Stepper, features: Tensor, inputs: Tensor, fresh: Tensor | None) -> Iterator[tuple[Tensor, Tensor]]:
+    drive = step.drive(inputs, fresh)
+    psi = features.movedim(-2, 0).reshape(features.shape[-2], -1, features.shape[-1])
+    x, phi = psi[..., : step.num_state], psi[..., step.num_state :]
+    for now in drive.by_step(inputs.shape[-3]):
+        x, phi = step.move(x, phi, now)
+        yield x, phi
+
+
+def _joined(path: Sequence[Float[Tensor, "nodes rows d"]], batch: torch.Size) -> Float[Tensor, "*batch steps nodes d"]:
+    stacked = torch.stack(list(path))
+    return stacked.reshape(*stacked.shape[:2], *batch, stacked.shape[-1]).movedim((0, 1), (-3, -2))

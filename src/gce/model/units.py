@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from gce.graphs.topology import Topology
+
+
+@dataclass(frozen=True)
+class UnitArrays:
+    """The same units as arrays, in double precision."""
+
+    observation_mean: Float[np.ndarray, " d"]
+    observation_std: Float[np.ndarray, " d"]
+    action_std: Float[np.ndarray, " a"]
 
 
 class Units(nn.Module):
@@ -23,6 +35,17 @@ class Units(nn.Module):
         self.register_buffer("observation_std", torch.ones(num_observations))
         self.register_buffer("action_std", torch.ones(num_actions))
         self.register_buffer("exogenous_std", torch.ones(num_exogenous))
+
+    @property
+    def arrays(self) -> UnitArrays:
+        """Worked out once, and again when the tensors have changed."""
+        tensors = (self.observation_mean, self.observation_std, self.action_std)
+        state = [(id(tensor), tensor._version) for tensor in tensors]
+        known: tuple[object, UnitArrays] | None = self.__dict__.get("_arrays")
+        if known is None or known[0] != state:
+            known = (state, UnitArrays(*(tensor.detach().cpu().double().numpy() for tensor in tensors)))
+            self.__dict__["_arrays"] = known
+        return known[1]
 
     def normalise(self, observations: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d"]:
         return (observations - self.observation_mean) / self.observation_std

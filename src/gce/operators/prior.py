@@ -6,7 +6,7 @@ were trained on, a normal prior in other words (Lindley and Smith 1972):
 
     C = argmin  (1 / lambda) sum over own rows |y - C'x|^2  +  (K / rows_0) sum over training rows |y - C'x|^2
 
-All training rows count for K rows (`ModelConfig.memory`). Own rows count by how precise they are: lambda is what the
+All training rows count for K rows (`memory`). Own rows count by how precise they are: lambda is what the
 training's operator leaves unexplained of them, over what it leaves of its own rows, and at least 1. Noise on
 observations stands in the regressors too and would bend the operator; rows that have it count for little.
 
@@ -23,7 +23,7 @@ from gce.operators.ridge import Moments
 from gce.operators.whitening import Colour
 
 
-class Memory(nn.Module):
+class TrainingPrior(nn.Module):
     """The sums of the training's rows and the correlation of what they leave; nothing yet while rows is 0."""
 
     gram: Tensor

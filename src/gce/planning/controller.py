@@ -18,8 +18,7 @@ from torch import Tensor
 from gce.control.problem import Problem
 from gce.control.settle import Tell
 from gce.control.task import Dynamics
-from gce.dynamics.choice import FrozenDynamics, dynamics_of
-from gce.dynamics.state import StateDynamics
+from gce.dynamics.choice import dynamics_of
 from gce.errors import InputError
 from gce.planning.plans import Plan, Turns, check_problem, exogenous_after, settled_plan
 from gce.system.system import System
@@ -74,10 +73,10 @@ class Controller:
         p, model = self.problem, self.system.model
         exogenous = exogenous_after(p, step, model.exogenous_std)
         frozen = self.weights == "frozen"
-        known = dynamics_of(self.system, p.controls, opening, exogenous, p.on, frozen, swift=True)
+        known = dynamics_of(self.system, p.controls, opening, exogenous, p.on, frozen)
         state = self.system.state(observation, opening, before)
         x0 = known.reduced(state)
-        dynamics: Dynamics = FrozenDynamics(known, x0) if frozen and isinstance(known, StateDynamics) else known
+        dynamics: Dynamics = known.frozen_at(x0) if frozen else known
         turns = Turns(self.iterations, self.tolerance, self.patience, self.tell)
         settled, actions, cost = settled_plan(model, dynamics, known, x0, p, step, before, start, turns)
         states = torch.cat([state[None], known.lifted(settled.x)])

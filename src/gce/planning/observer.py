@@ -22,7 +22,7 @@ from jaxtyping import Bool, Float
 from gce.control.kalman import Belief, correct, predict
 from gce.control.tracking import dense
 from gce.dynamics.anchored import AnchoredDynamics
-from gce.dynamics.choice import anchored, state_dynamics
+from gce.dynamics.choice import filter_dynamics
 from gce.dynamics.state import StateDynamics
 from gce.errors import InputError
 from gce.system.evidence import normalised, see
@@ -104,10 +104,12 @@ class Filter:
         u = (action / model.action_std.cpu().double().numpy())[self.dynamics.controls]
         ahead = predict(self.belief, now, u, self.process)
         found = correct(ahead, now, normalised(model, observation).reshape(-1), self.variance)
-        later = self.dynamics
-        if isinstance(later, StateDynamics) and later.opening:
-            later = replace(later, opening=False, exogenous=None)
-        return replace(self, dynamics=later, belief=found.belief, surprises=(*self.surprises, found.surprise))
+        return replace(
+            self,
+            dynamics=self.dynamics.after_opening(),
+            belief=found.belief,
+            surprises=(*self.surprises, found.surprise),
+        )
 
     @property
     def estimate(self) -> Float[Array, "nodes d"]:
@@ -124,13 +126,6 @@ class Filter:
         return np.sqrt(np.clip(variances, 0, None)).reshape(-1, len(std)) * std
 
 
-def filter_dynamics(system: System, controls: Bool[Array, "nodes a"]) -> StateDynamics | AnchoredDynamics:
-    """The model's own steps; on graphs on which their derivative would take too long, those around one state."""
-    if anchored(system):
-        return AnchoredDynamics(system, controls)
-    return state_dynamics(system, controls, opening=True, swift=True)
-
-
 def noise_scale(
     system: System,
     episodes: Sequence[Episode],
@@ -144,8 +139,9 @@ def noise_scale(
     for episode, seen in zip(episodes, see(model, episodes, system.graph), strict=True):
         filters = [Filter.opened(system, episode.observations[0].astype(float), controls, noise, s) for s in SCALES]
         dynamics, variance = filters[0].dynamics, filters[0].variance
-        if not isinstance(dynamics, StateDynamics):
+        if not dynamics.along_paths:
             return 1.0
+        assert isinstance(dynamics, StateDynamics)
         actions = seen.inputs[..., : model.config.num_actions]
         smoothed = torch.as_tensor(seen.observations, dtype=model.dtype)
         x = dynamics.reduced(model.states(model.merge(smoothed, system.topology), actions))

@@ -20,9 +20,9 @@ from gce.baselines.folder import kind_of
 from gce.control.problem import Problem
 from gce.envs import usual_model
 from gce.errors import InputError
+from gce.model.files import load_model, shipped
 from gce.planning.controller import Controller
 from gce.planning.plans import Planner
-from gce.system.files import load_model, shipped
 from gce.system.system import System, adapt
 from gce.trajectory import Episode
 

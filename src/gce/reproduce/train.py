@@ -150,7 +150,7 @@ def _fit(
     start: Any,
 ) -> None:
     from gce.baselines import save
-    from gce.system.files import save_model
+    from gce.model.files import save_model
 
     changes: dict[str, Any] = {name: plan[name] for name in ("iterations", "validate_every") if name in plan}
 

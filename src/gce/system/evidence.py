@@ -16,7 +16,7 @@ from gce.errors import InputError
 from gce.graphs.graph import Graph
 from gce.graphs.topology import Topology
 from gce.model.model import Model
-from gce.model.rollout import rollout
+from gce.model.step import Stepper, rollout
 from gce.operators import Operator
 from gce.operators.additive import SHARED, Additive
 from gce.operators.regression import Sums
@@ -103,25 +103,39 @@ def total(seen: Sequence[Seen]) -> Evidence:
 def see(model: Model, episodes: Sequence[Episode], graph: Graph, colour: Colour | None = None) -> list[Seen]:
     """What each episode tells; noise is taken out first where that is possible, and made white where it has colour."""
     topology, c = Topology.of(graph, model.device), model.config
-    found = []
     check_one_system(c, episodes, graph)
-    for episode in episodes:
-        raw = normalised(model, episode.observations)
-        clean = smooth(raw, c.kinematics, model.ratios, c.rest_start) if c.kinematics else raw
-        noise = noise_variance(raw, c.kinematics, model.ratios)
-        with torch.no_grad():
-            inputs = model_inputs(model, episode.actions, episode.exogenous, graph)
-            x, X, Y = _rows(model, clean, inputs, topology)
-            if colour is not None:
-                X, Y, x = colour.whitened(X), colour.whitened(Y), x[1:]
-            half = (len(X) + 1) // 2
-            (early,), (late,) = (
-                model.sums(X[rows], Y[rows], topology, model.channels(x[:-1][rows], topology))
-                for rows in (slice(half), slice(half, None))
-            )
-        starts = Starts(1, raw[0], np.square(raw[0]), clean[0], noise)
-        found.append(Seen((early, late), starts, raw[0], clean, inputs, colour))
-    return found
+    lengths = [episode.length for episode in episodes]
+    raw = [normalised(model, episode.observations) for episode in episodes]
+    clean = [smooth(o, c.kinematics, model.ratios, c.rest_start) if c.kinematics else o for o in raw]
+    acted = np.concatenate([episode.actions for episode in episodes])
+    known = [episode.exogenous for episode in episodes if episode.exogenous is not None]
+    exogenous = np.concatenate(known) if len(known) == len(episodes) else None
+    inputs = model_inputs(model, acted, exogenous, graph).split(lengths)
+    tensors = model.tensor(np.concatenate(clean)).split([length + 1 for length in lengths])
+    return [_seen(model, *parts, topology, colour) for parts in zip(raw, clean, tensors, inputs, strict=True)]
+
+
+def _seen(
+    model: Model,
+    raw: Float[np.ndarray, "steps_plus_1 nodes d"],
+    clean: Float[np.ndarray, "steps_plus_1 nodes d"],
+    observations: Float[Tensor, "steps_plus_1 nodes d"],
+    inputs: Float[Tensor, "steps nodes a"],
+    topology: Topology,
+    colour: Colour | None,
+) -> Seen:
+    """What one episode tells, from its observations as they were, and with the noise taken out."""
+    with torch.no_grad():
+        x, X, Y = _rows(model, observations, inputs, topology)
+        if colour is not None:
+            X, Y, x = colour.whitened(X), colour.whitened(Y), x[1:]
+        half = (len(X) + 1) // 2
+        (early,), (late,) = (
+            model.sums(X[rows], Y[rows], x[:-1][rows], topology) for rows in (slice(half), slice(half, None))
+        )
+    noise = noise_variance(raw, model.config.kinematics, model.ratios)
+    starts = Starts(1, raw[0], np.square(raw[0]), clean[0], noise)
+    return Seen((early, late), starts, raw[0], clean, inputs, colour)
 
 
 def colour_of(model: Model, seen: Sequence[Seen], operator: Operator, graph: Graph) -> Colour:
@@ -130,40 +144,41 @@ def colour_of(model: Model, seen: Sequence[Seen], operator: Operator, graph: Gra
     own: Tensor | float = 0.0 if operator.constants is None else operator.constants[:, :free]
     for s in seen:
         with torch.no_grad():
-            _, X, Y = _rows(model, s.observations, s.inputs, topology)
+            _, X, Y = _rows(model, model.tensor(s.observations), s.inputs, topology)
             found.append(Y[..., :free].double() - X.double() @ operator.coefficients[:, :free].double() - own)
     return Colour.of(found)
 
 
 def _rows(
-    model: Model, observations: Float[np.ndarray, "steps_plus_1 nodes d"], inputs: Tensor, topology: Topology
+    model: Model, observations: Float[Tensor, "steps_plus_1 nodes d"], inputs: Tensor, topology: Topology
 ) -> tuple[Tensor, Tensor, Tensor]:
     """(states, regressors, targets) along an episode."""
-    clean = torch.as_tensor(observations, dtype=model.dtype, device=model.device)
-    x = model.states(model.merge(clean, topology), inputs[..., : model.config.num_actions])
+    x = model.states(model.merge(observations, topology), inputs[..., : model.config.num_actions])
     psi = model.features(x, topology)
     X = model.regressors(psi[:-1], inputs, topology, opening_mask(model, len(inputs), 1))
     return x, X, model.targets(x[:-1], x[1:], psi[1:])
 
 
-def units(model: Model) -> tuple[Float[np.ndarray, " d"], Float[np.ndarray, " d"]]:
-    """(mean, std) of the observations, in double precision."""
-    return model.observation_mean.cpu().double().numpy(), model.observation_std.cpu().double().numpy()
-
-
 def normalised(model: Model, observations: Float[np.ndarray, "*batch d"]) -> Float[np.ndarray, "*batch d"]:
-    mean, std = units(model)
-    return (observations.astype(np.float64) - mean) / std
+    units = model.arrays
+    return (observations.astype(np.float64) - units.observation_mean) / units.observation_std
 
 
 def opening_state(model: Model, first: Float[np.ndarray, "nodes d"], starts: Starts) -> Float[Tensor, "nodes c"]:
     """The state that an episode opens with, its first observation read together with the starts seen."""
+    return opening_states(model, [first], [starts])[0]
+
+
+def opening_states(
+    model: Model, firsts: Sequence[Float[np.ndarray, "nodes d"]], starts: Sequence[Starts]
+) -> Float[Tensor, "episodes nodes c"]:
+    """The same for several episodes of systems of one size."""
+    observations = np.stack(firsts)
     if model.config.rest_start:
-        first = first.copy()
-        first[:, [v for _, v in model.config.kinematics]] = 0
-    observation = torch.as_tensor(starts.posterior(first), dtype=model.dtype, device=model.device)
-    nothing = observation.new_zeros(0, len(first), model.config.num_actions)
-    return model.states(observation[None], nothing)[0]
+        observations[..., [v for _, v in model.config.kinematics]] = 0
+    likeliest = model.tensor(np.stack([s.posterior(o) for s, o in zip(starts, observations, strict=True)]))
+    nothing = likeliest.new_zeros(len(likeliest), 0, likeliest.shape[1], model.config.num_actions)
+    return model.states(likeliest[:, None], nothing)[:, 0]
 
 
 def opening_paths(
@@ -182,11 +197,11 @@ def opening_paths(
     padded = torch.cat([nn.functional.pad(a, (0, 0, 0, 0, 0, steps - len(a))) for a in inputs], dim=1)
     x = torch.cat(list(openings))
     with torch.no_grad():
-        step = model.stepper(operators, topology)
+        step = Stepper(model, operators, topology)
         fresh = opening_mask(model, steps, topology.num_nodes)
         states = rollout(step, model.features(x, topology), padded, fresh)
-    path = torch.cat([x[None], states])[..., : model.config.num_observations].double().cpu()
-    return [part.numpy() for part in path.split(topology.splits, dim=1)]
+    path = torch.cat([x[None], states])[..., : model.config.num_observations].double().cpu().numpy()
+    return np.split(path, np.cumsum(topology.splits)[:-1], axis=1)
 
 
 def opening_mask(model: Model, steps: int, nodes: int, opening: bool = True) -> Float[Tensor, "steps nodes 1"]:
@@ -206,10 +221,10 @@ def model_inputs(
         raise InputError(f"the actions have shape {actions.shape}, expected (steps, {expected[0]}, {expected[1]})")
     if len(actions) == 0:
         raise InputError("there are no actions; give those of at least one step")
-    inputs = torch.as_tensor(actions, dtype=model.dtype, device=model.device) / model.action_std
+    inputs = model.tensor(actions) / model.action_std
     if c.num_exogenous == 0:
         return inputs
     if exogenous is None or exogenous.shape != (len(actions), graph.num_nodes, c.num_exogenous):
         raise InputError(f"the model needs {c.num_exogenous} exogenous inputs a node at every step; give them")
-    known = torch.as_tensor(exogenous, dtype=model.dtype, device=model.device) / model.exogenous_std
+    known = model.tensor(exogenous) / model.exogenous_std
     return torch.cat([inputs, known], dim=-1)

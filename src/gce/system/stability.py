@@ -51,22 +51,23 @@ def blocks(model: Model, operator: Operator) -> tuple[Float[Tensor, "f f"], Floa
         raise InputError(
             f"a certificate needs shared blocks (hom_mean), the operator is {form.name!r}; adapt with hom_mean"
         )
-    if not c.selects:
+    features = model.features
+    if not features.selects:
         raise InputError("a certificate needs a model whose features hold the observation, this one decodes it")
-    if c.implicit:
+    if not features.linear:
         raise InputError(
-            "a certificate needs an operator on features alone; with implicit features it only adds pushes to the "
-            "channels of the bodies"
+            f"a certificate needs an operator on features alone; with features of the kind {features.name!r} it only "
+            "corrects what these do"
         )
-    f, n = c.num_state + c.num_phi, c.num_state
-    acting = [*c.regressed_state, *range(n, f)]
+    f, n = c.num_state + features.num_phi, c.num_state
+    acting = [*features.regressed_state, *range(n, f)]
     width, C = len(acting), operator.coefficients.double()
     own = C[:width] if form.own_block else torch.zeros_like(C[:width])
     field = C[width : 2 * width] if form.own_block else C[:width]
 
     # psi' = keep psi + spread y: what is known of the next state, and where the targets go.
     free, d = len(model.free), c.num_observations
-    keep, spread = torch.zeros(f, f, dtype=torch.float64), torch.zeros(f, free + c.num_phi, dtype=torch.float64)
+    keep, spread = torch.zeros(f, f, dtype=torch.float64), torch.zeros(f, free + features.num_phi, dtype=torch.float64)
     keep[:d, :d] = torch.eye(d)
     spread[model.free, range(free)] = 1
     for (position, velocity), ratio in zip(c.kinematics, model.ratios, strict=True):
@@ -74,7 +75,7 @@ def blocks(model: Model, operator: Operator) -> tuple[Float[Tensor, "f f"], Floa
         spread[position] += ratio * spread[velocity]
     if c.history == 2:
         keep[d : 2 * d, :d] = torch.eye(d)
-    spread[n:, free:] = torch.eye(c.num_phi)
+    spread[n:, free:] = torch.eye(features.num_phi)
     select = torch.zeros(width, f, dtype=torch.float64)
     select[range(width), acting] = 1
     return keep + spread @ own.T @ select, spread @ field.T @ select

@@ -16,10 +16,11 @@ from gce.errors import InputError
 from gce.graphs.graph import Graph
 from gce.graphs.topology import Topology
 from gce.model.model import Model
-from gce.model.rollout import path_of
+from gce.model.step import Stepper, path_of
 from gce.operators import Operator
 from gce.system.evidence import (
     Evidence,
+    Seen,
     colour_of,
     model_inputs,
     normalised,
@@ -28,16 +29,15 @@ from gce.system.evidence import (
     opening_state,
     see,
     total,
-    units,
 )
 from gce.system.uncertainty import Spread, errors, jacobian, left_out, propagate, target_errors
 from gce.trajectory import Episode
 
 TURNS, SETTLED = 5, 0.02
-"""How often the noise of a network is measured and its operator fitted again at most, and the change of the noise's
-correlation that is small enough to stop."""
+"""How often noise that lasts is measured and the operator fitted again at most, and the change of its correlation that
+is small enough to stop."""
 UNEVEN = 12.0
-"""How much so the noise of a network has to be for rows to be made white."""
+"""How uneven such noise has to be for rows to be made white."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +54,7 @@ class System:
     """A model with the operator of one system.
 
     evidence: what the episodes adapted to tell, from which the operator follows; spread: how far predictions were off
-        on episodes they did not know.
+        on episodes they did not know. seen: what each episode told, in order; not kept in files.
     """
 
     model: Model
@@ -63,6 +63,7 @@ class System:
     operator: Operator
     spread: Spread
     ridge: float | None = None
+    seen: tuple[Seen, ...] = ()
 
     def predict(
         self,
@@ -105,7 +106,7 @@ class System:
         fresh = opening_mask(self.model, len(inputs), len(x), opening)
         with torch.no_grad():
             psi = self.model.features(x, self.topology)
-            step = self.model.stepper([self.operator], self.topology, reproject)
+            step = Stepper(self.model, [self.operator], self.topology, reproject)
             states, features = path_of(step, psi, inputs, fresh)
         return Path(torch.cat([x[None], states]), torch.cat([psi[None], features]), inputs)
 
@@ -121,7 +122,7 @@ class System:
         if len(self.spread.counts) == 0:
             raise InputError("this system was adapted without measuring how far it is off; adapt with measure=True")
         reach = np.sqrt(2) * torch.erfinv(torch.tensor(level, dtype=torch.float64)).item()
-        unit = self.model.observation_std.cpu().double().numpy()
+        unit = self.model.arrays.observation_std
         margin = reach * self.spread.deviations(len(predicted))[:, None, :] * unit
         return predicted - margin, predicted + margin
 
@@ -141,7 +142,7 @@ class System:
         It follows from the residuals of the fit (`uncertainty`): noise of the system, and what the model leaves out.
         features: of the features psi in normalised units, not of the observations.
         """
-        if not self.model.config.selects:
+        if not self.model.features.selects:
             raise InputError("the model decodes its observations, whose covariance it does not know; use `intervals`")
         path = self.rollout(
             observation, actions, exogenous=exogenous, opening=opening, before=before, reproject=reproject
@@ -184,7 +185,8 @@ class System:
         """
         (seen,) = see(self.model, [episode], self.graph, self.evidence.colour)
         spread = self.spread + errors(self.model, self.graph, [seen], [self.evidence], self.ridge)
-        return fitted(self.model, self.graph, self.evidence + seen.evidence, spread, self.ridge)
+        later = fitted(self.model, self.graph, self.evidence + seen.evidence, spread, self.ridge)
+        return replace(later, seen=(*self.seen, seen))
 
     def state(
         self, observation: np.ndarray, opening: bool, before: tuple[np.ndarray, np.ndarray] | None = None
@@ -202,21 +204,19 @@ class System:
         if opening:
             return opening_state(model, start, self.evidence.starts)
 
-        def tensor(values: np.ndarray) -> Tensor:
-            return torch.as_tensor(values, dtype=model.dtype, device=model.device)
-
-        nothing = tensor(np.zeros((0, len(start), model.config.num_actions)))
-        earlier = (
-            None if before is None else (tensor(normalised(model, before[0])), tensor(before[1]) / model.action_std)
-        )
-        return model.at_rest_where_held(model.states(tensor(start)[None], nothing, earlier)[0], self.topology)
+        now = model.tensor(start)
+        nothing = now.new_zeros(0, len(start), model.config.num_actions)
+        earlier = None
+        if before is not None:
+            earlier = (model.tensor(normalised(model, before[0])), model.tensor(before[1]) / model.action_std)
+        return model.at_rest_where_held(model.states(now[None], nothing, earlier)[0], self.topology)
 
     def outputs_at(self, observations: Float[np.ndarray, "M nodes d"], on: str) -> Float[np.ndarray, "M p"]:
         """Normalised observations, or (on "features") the features there when nothing is pushed, flat."""
         o = normalised(self.model, observations)
         if on == "observations":
             return o.reshape(len(o), -1)
-        seen = torch.as_tensor(o, dtype=self.model.dtype, device=self.model.device)
+        seen = self.model.tensor(o)
         still = seen.new_zeros(len(o), 0, self.graph.num_nodes, self.model.config.num_actions)
         with torch.no_grad():
             states = self.model.states(seen[:, None], still)[:, 0]
@@ -234,7 +234,7 @@ class System:
     def _following(self, reproject: bool) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
         """(state, inputs, fresh) to the next state; or features to the next features; nodes flattened."""
         nodes = self.graph.num_nodes
-        step = self.model.stepper([self.operator], self.topology, reproject)
+        step = Stepper(self.model, [self.operator], self.topology, reproject)
 
         def following(z: Tensor, a: Tensor, fresh: Tensor) -> Tensor:
             psi = self._features(z) if reproject else z.reshape(nodes, -1)
@@ -253,9 +253,9 @@ def predict_together(
     inputs = [model_inputs(model, a, None, s.graph) for s, a in zip(systems, actions, strict=True)]
     operators = [s.operator for s in systems]
     paths = opening_paths(model, [s.graph for s in systems], operators, openings, inputs)
-    mean, std = units(model)
+    unit = model.arrays
     return [
-        np.concatenate([o[None], path[1 : len(a) + 1] * std + mean])
+        np.concatenate([o[None], path[1 : len(a) + 1] * unit.observation_std + unit.observation_mean])
         for o, a, path in zip(observations, actions, paths, strict=True)
     ]
 
@@ -268,12 +268,12 @@ def adapt(model: Model, episodes: Sequence[Episode], ridge: float | None = None,
     episodes = list(episodes)
     if not episodes:
         raise InputError("there is no episode to adapt to; give at least one")
-    graph = episodes[0].graph
-    memory, whitens = model.remembered, all(episode.length > 1 for episode in episodes)
-    seen = see(model, episodes, graph, memory.colour(graph.num_nodes) if memory is not None and whitens else None)
+    graph, lasts = episodes[0].graph, all(episode.length > 1 for episode in episodes)
+    prior = model.training_prior
+    seen = see(model, episodes, graph, prior.colour(graph.num_nodes) if prior is not None and lasts else None)
     nothing = Spread.nothing(model.config.num_observations)
     system = fitted(model, graph, total(seen), nothing, ridge)
-    if model.config.network and whitens and memory is None:
+    if model.features.lasting_noise and lasts and prior is None:
         known, colour = 0.0, colour_of(model, seen, system.operator, graph)
         for _ in range(TURNS if colour.uneven > UNEVEN else 0):
             seen = see(model, episodes, graph, colour)
@@ -281,7 +281,8 @@ def adapt(model: Model, episodes: Sequence[Episode], ridge: float | None = None,
             if abs(colour.correlation - known) < SETTLED:
                 break
             known, colour = colour.correlation, colour_of(model, seen, system.operator, graph)
-    return replace(system, spread=left_out(model, graph, seen, ridge)) if measure else system
+    spread = left_out(model, graph, seen, ridge) if measure else nothing
+    return replace(system, spread=spread, seen=tuple(seen))
 
 
 def fitted(model: Model, graph: Graph, evidence: Evidence, spread: Spread, ridge: float | None) -> System:

@@ -32,7 +32,7 @@ from gce.graphs.graph import Graph
 from gce.graphs.topology import Topology
 from gce.model.model import Model
 from gce.operators import Operator
-from gce.system.evidence import Evidence, Seen, opening_paths, opening_state, total
+from gce.system.evidence import Evidence, Seen, opening_paths, opening_states, total
 
 LARGEST_ERROR = 1e6
 """What an error counts for that is larger or not finite, in normalised units."""
@@ -84,8 +84,8 @@ def errors(model: Model, graph: Graph, seen: Sequence[Seen], known: Sequence[Evi
     """The errors of predicting each episode by what is known when it begins, all at once."""
     topology = Topology.of(graph, model.device)
     operators = [evidence.operator(model, topology, ridge) for evidence in known]
-    openings = [opening_state(model, s.first, e.starts) for s, e in zip(seen, known, strict=True)]
-    paths = opening_paths(model, [graph] * len(seen), operators, openings, [s.inputs for s in seen])
+    openings = opening_states(model, [s.first for s in seen], [evidence.starts for evidence in known])
+    paths = opening_paths(model, [graph] * len(seen), operators, list(openings), [s.inputs for s in seen])
     spread = Spread.nothing(model.config.num_observations)
     for s, predicted in zip(seen, paths, strict=True):
         wrong = np.abs(predicted[: len(s.observations)] - s.observations)
@@ -123,7 +123,7 @@ def target_errors(
 ) -> tuple[Float[Tensor, "s e"], Float[Tensor, "e e"]]:
     """(G, Sigma) of all nodes together: how errors of targets enter states (or features), and their covariance."""
     nodes, free, c = topology.num_nodes, len(model.free), model.config
-    count = free if reproject else free + c.num_phi
+    count = free if reproject else free + model.features.num_phi
     held = model.held[topology.node_type][:, :count]
     way_back = model.way_back(topology)
     still = torch.zeros(nodes, 1, c.num_state, dtype=model.dtype, device=model.device)

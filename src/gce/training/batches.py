@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from gce.graphs.topology import Topology
-from gce.model.config import TrainingConfig
 from gce.model.model import Model
 from gce.system.evidence import model_inputs
 from gce.training import checkpoint
+from gce.training.config import TrainingConfig
 from gce.trajectory import Episode
 
 
@@ -26,9 +26,8 @@ class SystemData:
 
     def __init__(self, model: Model, episodes: Sequence[Episode]) -> None:
         self.graph = episodes[0].graph
-        # Vector channels want a union of graphs; forms without shared operators have one for each node.
-        alone = model.implicit is not None or not model.form.shared
-        self.kind = None if alone else checkpoint.fingerprint([self.graph])
+        # Forms without shared operators have one for each node, and no batch of systems.
+        self.kind = None if not (model.features.batched and model.form.shared) else checkpoint.fingerprint([self.graph])
         steps = min(episode.length for episode in episodes)
         seen = [torch.as_tensor(e.observations[: steps + 1], dtype=torch.float32) for e in episodes]
         self.inputs = torch.stack([model_inputs(model, e.actions, e.exogenous, e.graph)[:steps] for e in episodes])

@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 
 from gce.errors import InputError
-from gce.model.config import ModelConfig, TrainingConfig
+from gce.model.config import ModelConfig
 from gce.model.model import Model
 from gce.progress import progress
 from gce.training.batches import SystemData
+from gce.training.config import TrainingConfig
 from gce.training.loop import Progress, Training, validation_error
 from gce.training.preparation import prepare
 from gce.training.presets import config_for, training_for
@@ -58,11 +59,11 @@ def train(
     validation: share of the systems kept to choose the best model by or, of one or two systems, of their episodes.
     folder: keeps the log and a checkpoint, from which the same call goes on; by default nothing is kept.
     tell: hears of every iteration, by default a progress bar; start: of the one it begins with.
-    model, training: fields of `ModelConfig` and `TrainingConfig` to change.
+    model, training: settings of the model (`gce.model.config`) and fields of `TrainingConfig` to change.
     """
     if not 0 < validation < 1:
         raise InputError(f"validation is {validation}, expected a share between 0 and 1 such as 0.05")
-    preset = training_for(data.world, (model or {}).get("network", False))
+    preset = training_for(data.world, model or {})
     usual_iterations, usual_horizon = preset.pop("iterations"), preset.pop("horizon")
     iterations = usual_iterations if iterations is None else iterations
     horizon = usual_horizon if horizon is None else horizon
@@ -99,8 +100,9 @@ def train(
         with progress("training", iterations, "iterations") if tell is None else nullcontext(start) as done:
             done(run.iteration)
             best = run.run(tell or (lambda now: done(1)))
-    if prepared.memory is not None:
-        remember(prepared, prepared.memory, _by_system(rest))
+    prior = prepared.features.training_prior
+    if prior is not None:
+        remember(prepared, prior, _by_system(rest))
         best = validation_error(prepared, kept)
     return Trained(prepared.eval(), best, run.seconds)
 

@@ -21,11 +21,11 @@ import torch
 
 from gce.errors import InputError
 from gce.metrics import nrmse
-from gce.model.config import TrainingConfig
 from gce.model.model import Model
 from gce.system.system import adapt
 from gce.training import checkpoint
 from gce.training.batches import SystemData, draw_batch
+from gce.training.config import TrainingConfig
 from gce.training.losses import loss_of
 from gce.trajectory import Episode
 
@@ -139,7 +139,7 @@ class Training:
             "stale": self.stale,
             "seconds": self.seconds,
             "training": dataclasses.asdict(self.config),
-            "config": dataclasses.asdict(self.model.config),
+            "config": self.model.config.described(),
             "data": self.fingerprint,
         }
         checkpoint.write(self.folder, tensors, text)
@@ -157,7 +157,7 @@ class Training:
         if found is None:
             return False
         tensors, text = found
-        here = json.loads(json.dumps([dataclasses.asdict(self.config), dataclasses.asdict(self.model.config)]))
+        here = json.loads(json.dumps([dataclasses.asdict(self.config), self.model.config.described()]))
         if [text["training"], text["config"]] != here:
             raise InputError(f"{self.folder} holds another training; finish that one or choose another folder")
         if text["data"] != self.fingerprint:

@@ -9,12 +9,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from gce.graphs.topology import Topology
-from gce.model.config import TrainingConfig
-from gce.model.embedding import nodes_first
-from gce.model.model import Model
-from gce.model.rollout import rollout
+from gce.model.model import Model, nodes_first
+from gce.model.step import Stepper, rollout
 from gce.operators import Operator
 from gce.training.batches import Batch
+from gce.training.config import TrainingConfig
 
 
 def loss_of(model: Model, batch: Batch, config: TrainingConfig, generator: torch.Generator) -> Tensor:
@@ -31,7 +30,7 @@ def loss_of(model: Model, batch: Batch, config: TrainingConfig, generator: torch
         fit_states = fit_states + 0.3 * level * _observation_noise(fit_states, d, generator)
         start = start + level * _observation_noise(start, d, generator)
     here, there = fit_states[:, :, :-1], fit_states[:, :, 1:]
-    if model.num_needed(model.config.reproject) == model.num_effects:  # the next features need not be known
+    if model.num_needed(model.config.reproject) == model.features.num_effects:  # the next features need not be known
         psi = model.features(here, topology)
         Y = (there - here)[..., model.free]
     else:
@@ -42,10 +41,10 @@ def loss_of(model: Model, batch: Batch, config: TrainingConfig, generator: torch
     operators = model.fit_all(X, Y, here, topology)
     if not config.free_running:
         return _unexplained(model, operators, batch)
-    predicted = rollout(model.stepper(operators, topology), model.features(start, topology), batch.inputs, batch.fresh)
+    predicted = rollout(Stepper(model, operators, topology), model.features(start, topology), batch.inputs, batch.fresh)
     wrong = (predicted - batch.states[:, :, 1:])[..., :d].square().clamp(max=1e4)
     forward = _root_mean_square(wrong, topology)
-    if model.decoder is None:
+    if model.features.selects:
         return forward
     lost = (model.decoded(psi, topology) - batch.fit_states[:, :, :-1, :, :d]).square()
     return forward + _root_mean_square(lost, topology)
@@ -55,12 +54,16 @@ def _unexplained(model: Model, operators: Sequence[Operator], batch: Batch) -> T
     """The share of true effects, squared, that operators leave unexplained at single steps; mean over graphs."""
     topology, c = batch.topology, model.config.num_state
     here, there = batch.states[:, :, :-1], batch.states[:, :, 1:]
-    step, rows = model.stepper(operators, topology), nodes_first(model.features(here, topology))
-    found = step.targets(rows[..., :c], rows[..., c:], step.drive(batch.inputs, batch.fresh))[..., : model.num_effects]
+    step, rows = Stepper(model, operators, topology), nodes_first(model.features(here, topology))
+    said = step.targets(rows[..., :c], rows[..., c:], step.drive(batch.inputs, batch.fresh))
     with torch.no_grad():
-        true = nodes_first(model.effects(operators, here, there, topology))
-    parts = zip((found - true).split(topology.splits), true.split(topology.splits), strict=True)
-    return torch.stack([wrong.square().sum() / effect.square().sum() for wrong, effect in parts]).mean()
+        true = nodes_first(model.features.effects(operators, here, there, topology))
+    parts = zip(
+        (said[..., : model.features.num_effects] - true).split(topology.splits),
+        true.split(topology.splits),
+        strict=True,
+    )
+    return torch.stack([miss.square().sum() / effect.square().sum() for miss, effect in parts]).mean()
 
 
 def _root_mean_square(squares: Float[Tensor, "*batch nodes d"], topology: Topology) -> Tensor:

@@ -56,13 +56,11 @@ def prepare(config: ModelConfig, data: Dataset, seed: int = 0, sample: int = 200
             )
             std = torch.as_tensor(rows.std(0), dtype=torch.float32)
             model.exogenous_std.copy_(torch.where(std > 0, std, 1.0))
-        model.encoder.inputs.unit_mean.copy_(model.observation_mean)
-        model.encoder.inputs.unit_std.copy_(model.observation_std)
+        model.features.inputs.unit_mean.copy_(model.observation_mean)
+        model.features.inputs.unit_std.copy_(model.observation_std)
         systems = [SystemData(model, [part[k]]) for k in range(min(len(part), 100))]
-        model.encoder.inputs.set_units((system.states[0, ::4].transpose(0, 1), system.topology) for system in systems)
+        model.features.prepare((system.states[0, ::4].transpose(0, 1), system.topology) for system in systems)
         model.held[:, : len(model.free)] = _held(model, systems)
-        if model.implicit is not None:
-            model.implicit.set_classes()
     return model
 
 

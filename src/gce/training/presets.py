@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from gce.errors import InputError
-from gce.model.config import ModelConfig
+from gce.features import KINDS
+from gce.model.config import FLAT, SHARED, ModelConfig, configured, kind_asked_for
 from gce.training.preparation import find_kinematics
 from gce.trajectory import Dataset
 
@@ -17,23 +20,6 @@ PRESETS: dict[str, dict[str, Any]] = {
     "soft": {"implicit": True, "linear_features": 0, "ridge": 1e-2},
     "swim": {"implicit": True, "drag": True, "linear_features": 0, "ridge": 1e-2},
     "grid": {"node_constants": 30.0},
-}
-
-# A decoder finds observations from features that say where things are; rollouts stay among them, as in the paper.
-DECODED = {"conservative": False, "implicit": False, "drag": False, "reproject": False}
-
-# Nothing of the features of a network is learned, and what is learned of its reach fits into single steps.
-NETWORK = {"form": "local", "potential": "constant", "features": 0, "linear_features": 0, "ridge": 1e-6}
-NETWORK_TRAINING: dict[str, Any] = {
-    "iterations": 220,
-    "horizon": 16,
-    "learning_rate": 0.15,
-    "free_running": False,
-    "systems": 2,
-    "fit_episodes": 8,
-    "fit_steps": 20,
-    "rollouts": 2,
-    "noise_share": 0.0,
 }
 
 # How the models that come with the package were trained, where not as `training_for` says of any world.
@@ -48,11 +34,13 @@ STRUCTURE = ("points", "late_action", "fresh_start")
 """What a file's metadata may say about a world's structure, under `structure`."""
 
 
-def training_for(world: str | None, network: bool = False) -> dict[str, Any]:
-    """How to train on data of a world: iterations, the longest horizon, and fields of `TrainingConfig`."""
-    if network:
-        return dict(NETWORK_TRAINING)
-    return {"iterations": 4000, "horizon": 48, **TRAINING.get(world or "", {})}
+def training_for(world: str | None, model: Mapping[str, Any]) -> dict[str, Any]:
+    """How to train on data of a world: iterations, the longest horizon, and fields of `TrainingConfig`.
+
+    model: settings of the model that are asked for; a kind of features may want a training of its own.
+    """
+    kind = kind_asked_for(model)
+    return {"iterations": 4000, "horizon": 48, **(kind.training_settings or TRAINING.get(world or "", {}))}
 
 
 def config_for(data: Dataset, **overrides: Any) -> ModelConfig:
@@ -87,14 +75,22 @@ def config_for(data: Dataset, **overrides: Any) -> ModelConfig:
         "late_action": late,
         "previous_action": late,
     }
-    preset = PRESETS.get(data.world or "", {})
-    if overrides.get("decoder", "selection") != "selection":
-        preset = {**preset, **DECODED}
-    if overrides.get("network", False):
-        preset = {**preset, **NETWORK}
-    if overrides.get("memory", 0):
-        preset = {**preset, "node_constants": 0.0}
-    return ModelConfig(**{**found, **preset, **overrides})
+    return configured(with_preset(found, PRESETS.get(data.world or "", {}), overrides))
+
+
+def with_preset(found: Mapping[str, Any], preset: Mapping[str, Any], asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Flat settings: as found in the data, then as a world prefers, then as a kind of features wants, then as asked.
+
+    Another kind than the world's takes of the world's preset what it knows.
+    """
+    usual = kind_asked_for({})
+    kind = kind_asked_for(asked)
+    kind = kind_asked_for({**preset, **asked}) if kind is usual else kind
+    switches = {name for other in KINDS.values() for name in other.formerly}
+    known = {*SHARED, *FLAT, *(field.name for field in dataclasses.fields(kind.Config))}
+    kept = {name: value for name, value in preset.items() if name in known}
+    rest = {name: value for name, value in asked.items() if name not in switches}
+    return {**found, **kept, **kind.settings_for(asked), **rest, "kind": kind.name}
 
 
 def _opens_at_rest(data: Dataset, kinematics: tuple[tuple[int, int], ...], episodes: int = 20) -> bool:

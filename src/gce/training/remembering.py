@@ -1,4 +1,4 @@
-"""A trained model looks once more at all systems it was trained on, and keeps what they tell together (`memory`)."""
+"""A trained model looks once more at all systems it was trained on, and keeps what they tell as a prior."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from gce.graphs.topology import Topology
 from gce.model.model import Model
-from gce.operators.prior import Memory
+from gce.operators.prior import TrainingPrior
 from gce.operators.regression import Sums
 from gce.operators.ridge import Moments
 from gce.operators.whitening import Colour
@@ -23,7 +23,7 @@ SOME = 10
 TURNS = 4
 
 
-def remember(model: Model, memory: Memory, systems: Sequence[Sequence[Episode]]) -> None:
+def remember(model: Model, memory: TrainingPrior, systems: Sequence[Sequence[Episode]]) -> None:
     """Fill the memory of a model. A system is the episodes of one graph, each of two steps or more."""
     correlation, some = 0.0, systems[:SOME]
     with progress("remembering", TURNS * len(some) + len(systems), "systems") as done:
@@ -45,7 +45,7 @@ def _moments(
     return reduce(add, found)
 
 
-def _correlation(model: Model, memory: Memory, systems: Sequence[Sequence[Episode]]) -> float:
+def _correlation(model: Model, memory: TrainingPrior, systems: Sequence[Sequence[Episode]]) -> float:
     """Of what the operator of all leaves of single systems, in the mean."""
     moments, graphs = memory.moments, [episodes[0].graph for episodes in systems]
     regression = model.regression(moments.cross.shape[-1])

@@ -8,23 +8,21 @@ with the channels of stiff bodies and the reprojection of features in it.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 
 import numpy as np
 import torch
 from jaxtyping import Complex, Float, Int
 
-from gce.dynamics.message import MessageDynamics
-from gce.dynamics.message_kernel import MessageStep
+from gce.dynamics.state import StateDynamics, state_class
 from gce.metrics import nrmse
-from gce.model.embedding import nodes_first
+from gce.model.model import nodes_first
 from gce.operators import HomMeanForm
 from gce.potentials import gibbs_weights
-from gce.system.evidence import normalised, see, total
+from gce.system.evidence import model_inputs, normalised, opening_paths, opening_states, see, total
 from gce.system.stability import blocks
-from gce.system.system import System, fitted
-from gce.system.uncertainty import Spread
+from gce.system.system import System
+from gce.system.uncertainty import LARGEST_UNION
 from gce.trajectory import Episode
 
 Array = np.ndarray
@@ -53,10 +51,10 @@ def weights_along(
 def operator_spectrum(system: System, weights: Float[Array, " edges"]) -> Complex[Array, " eigenvalues"]:
     """Of the operator in feature space with weights frozen.
 
-    None where it does not share its blocks over all nodes, or only corrects implicit features or decoded observations.
+    None where it does not share its blocks over all nodes, or is not all of a step in feature space.
     """
-    n, form, c = system.graph.num_nodes, system.operator.form, system.model.config
-    if not isinstance(form, HomMeanForm) or c.implicit or not c.selects or n > LARGEST:
+    n, form = system.graph.num_nodes, system.operator.form
+    if not isinstance(form, HomMeanForm) or not system.model.features.linear or n > LARGEST:
         return np.zeros(0, np.complex128)
     alpha = np.zeros((n, n))
     alpha[system.graph.receivers, system.graph.senders] = weights
@@ -69,14 +67,12 @@ def step_spectrum(system: System, observation: Float[Array, "nodes d"]) -> Compl
     state = system.state(observation, opening=False)
     if state.numel() > LARGEST_STATE:
         return np.zeros(0, np.complex128)
-    if MessageStep.fits(system.model, system.topology):  # by hand: torch takes seconds to get ready for derivatives
-        known = MessageDynamics(system, np.ones((len(state), system.model.config.num_actions), bool))
-        x0, u = state.double().cpu().numpy().reshape(-1), np.zeros((1, int(known.controls.sum())))
-        A = known.path(x0, known.rollout(x0, u), u).A[0]
-    else:
-        still = state.new_zeros(1, len(state), system.model.config.num_inputs)
-        with torch.no_grad():
-            A = system.linearise(state[None], still)[0][0].double().cpu().numpy()
+    kind = state_class(system)
+    known = (kind if kind.whole else StateDynamics)(
+        system, np.ones((len(state), system.model.config.num_actions), bool)
+    )
+    x0, u = known.reduced(state), np.zeros((1, int(known.controls.sum())))
+    A = known.path(x0, known.rollout(x0, u), u).A[0]
     return np.linalg.eigvals(A).astype(np.complex128)
 
 
@@ -90,16 +86,19 @@ def fit_by_episodes(
 ) -> tuple[Int[Array, " fits"], Float[Array, "fits steps"]]:
     """(how many episodes, NRMSE of each step) of predicting a run that none of the fits knew, by operators of 1, 2, ...
 
-    The episodes are taken in their order; their sums add up, so that each is looked at once.
+    The episodes are those adapted to, in their order; their sums add up, so that each is looked at once.
     """
-    seen = see(system.model, episodes, system.graph, system.evidence.colour)
+    model, graph = system.model, system.graph
+    seen = system.seen or tuple(see(model, episodes, graph, system.evidence.colour))
     counts = [k for k in range(1, len(seen) + 1) if k <= 8 or k == len(seen) or k & (k - 1) == 0]
-    errors = []
-    for k in counts:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that few samples leave much open is what is shown
-            nothing = Spread.nothing(system.model.config.num_observations)
-            part = fitted(system.model, system.graph, total(seen[:k]), nothing, system.ridge)
-        predicted = part.predict(observations[0], actions, exogenous=exogenous)
-        errors.append(nrmse(predicted[1:], observations[1:], unit))
+    parts = [total(seen[:k]) for k in counts]
+    operators = [part.operator(model, system.topology, system.ridge) for part in parts]
+    openings = opening_states(model, [normalised(model, observations[0])] * len(parts), [p.starts for p in parts])
+    inputs = model_inputs(model, actions, exogenous, graph)
+    mean, std = model.arrays.observation_mean, model.arrays.observation_std
+    errors, together = [], max(1, LARGEST_UNION // graph.num_nodes)
+    for k in range(0, len(parts), together):
+        some = list(openings[k : k + together])
+        paths = opening_paths(model, [graph] * len(some), operators[k : k + together], some, [inputs] * len(some))
+        errors += [nrmse(path[1:] * std + mean, observations[1:], unit) for path in paths]
     return np.array(counts), np.stack(errors)

@@ -19,11 +19,11 @@ import numpy as np
 
 from gce.command import run_module
 from gce.envs import GraphEnv, usual_model, world_named
+from gce.model.files import load_model, shipped
 from gce.planning.closed_loop import PROTOCOLS, control, figures, problem_for
 from gce.planning.controller import Controller
 from gce.progress import progress
 from gce.reproduce.studies.lines import Lines
-from gce.system.files import load_model, shipped
 from gce.system.system import System, adapt
 from gce.trajectory import Episode
 

@@ -23,7 +23,7 @@ from gce.graphs.graph import Graph, lattice
 from gce.graphs.topology import Topology
 from gce.model.config import ModelConfig
 from gce.model.model import Model
-from gce.model.rollout import rollout
+from gce.model.step import Stepper, rollout
 from gce.operators import FORMS, Operator
 
 SIDES = (3, 10, 32, 100)
@@ -53,7 +53,7 @@ def measure(form: str, side: int, relations: int = RELATIONS, steps: int = STEPS
     topology = Topology.of(typed_lattice(side, relations))
     generator = torch.Generator().manual_seed(0)
     model = Model(ModelConfig(4, 1, relations, 1, form=form)).eval()
-    D, m = model.form.num_regressors(topology), model.num_targets
+    D, m = model.form.num_regressors(topology), model.features.num_targets
     own = () if model.form.shared else (topology.num_nodes,)
     C = torch.randn(*own, D, m, generator=generator) * 0.1 / D
     residual, system = torch.zeros(()).expand(*own, m, m), torch.zeros(()).expand(1, *own, D, D)
@@ -65,7 +65,7 @@ def measure(form: str, side: int, relations: int = RELATIONS, steps: int = STEPS
         psi = model.features(state, topology)
         for _ in range(repeats):
             clock = time.process_time()
-            rollout(model.stepper([operator], topology, reproject=False), psi, inputs)
+            rollout(Stepper(model, [operator], topology, reproject=False), psi, inputs)
             best = min(best, time.process_time() - clock)
     return Timing(form, topology.num_nodes, topology.num_edges, relations, float(best))
 

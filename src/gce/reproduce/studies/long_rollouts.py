@@ -33,8 +33,8 @@ from gce.command import run_module
 from gce.envs import usual_model, world_named
 from gce.errors import InputError
 from gce.metrics import nrmse
+from gce.model.files import load_model, shipped
 from gce.progress import progress
-from gce.system.files import load_model, shipped
 from gce.system.system import adapt, predict_together
 from gce.trajectory import Episode
 

@@ -23,13 +23,13 @@ import numpy as np
 from gce.command import run_module
 from gce.envs import PowerGrid
 from gce.envs.real_grids import CASES, MESHED
+from gce.model.files import load_model, shipped
 from gce.model.model import Model
 from gce.planning.closed_loop import PROTOCOLS, control, problem_for, uncontrolled
 from gce.planning.controller import Controller
 from gce.planning.oracles import LinearOracle, linear_oracle
 from gce.progress import progress
 from gce.reproduce.studies.lines import Lines
-from gce.system.files import load_model, shipped
 from gce.system.system import adapt
 from gce.trajectory import Episode
 

@@ -47,7 +47,7 @@ def under_potential(model: Model, name: str) -> Model:
     if name not in potentials_of(model):
         raise InputError(f"there is no potential {name!r} for this model; it has {', '.join(potentials_of(model))}")
     sigma = float(model.state_dict()["potential._log"].exp())
-    potential, value = CHANGES[name][1](sigma, model.config.num_phi)
+    potential, value = CHANGES[name][1](sigma, model.features.num_phi)
     other = Model(replace(model.config, potential=potential, potential_value=value))
     kept = {key: tensor for key, tensor in model.state_dict().items() if not key.startswith("potential.")}
     other.load_state_dict({**other.state_dict(), **kept})

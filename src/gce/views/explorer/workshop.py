@@ -11,10 +11,10 @@ from jaxtyping import Float
 
 from gce.envs import WORLDS, GraphEnv, world_named
 from gce.errors import InputError
+from gce.model.files import load_model, shipped
 from gce.planning.closed_loop import PROTOCOLS, Protocol, control, figures, problem_for, uncontrolled
 from gce.planning.controller import Controller
 from gce.planning.plans import Plan, Planner
-from gce.system.files import load_model, shipped
 from gce.system.system import System, adapt
 from gce.trajectory import Episode
 from gce.views.explorer.jobs import Job
@@ -28,7 +28,6 @@ EPISODES = 8
 STEPS = 100
 OBJECTS = {"rope": (3, 30), "soft": (3, 20), "swim": (4, 20), "grid": (5, 120)}
 """How many objects the page offers: what is planned within a minute or so."""
-BODIES = "Plans of this world rest on how its bodies are joined; the potential changes the weights that are drawn."
 HORIZONS = (5, 200)
 HORIZON = 100
 """Steps offered at first: more than protocols have, since goals are dragged further than recordings go."""
@@ -75,7 +74,7 @@ def choices() -> dict[str, Any]:
                 "objects": {"low": low, "high": high, "start": world.object_range[0] + 2},
                 "trained": world.object_range,
                 "potentials": potentials_of(model),
-                "note": BODIES if model.config.implicit else "",
+                "note": model.features.note,
             }
         )
     return {"worlds": found, "horizons": {"low": HORIZONS[0], "high": HORIZONS[1], "start": HORIZON}}

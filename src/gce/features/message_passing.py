@@ -8,18 +8,19 @@ The features are bounded; a few linear ones stand beside them,
     sum over j in E(i) of G_r e_ij + H_r own_j,      r the relation of j to i
 
 With `conservative`, all features are net flows: what a node gains, another loses (sum over nodes is zero), as forces
-between bodies do.
+between bodies do; the operator then acts on phi alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from gce.features.base import Encode, Features, FeaturesConfig, StateShape
 from gce.features.inputs import InputLayer
 from gce.graphs.topology import Topology
 
@@ -61,14 +62,12 @@ class Encoder(nn.Module):
         self.linear_edge = nn.Parameter(0.15 * torch.randn(s.num_relations, inputs.num_edge, s.num_linear))
         self.linear_own = nn.Parameter(0.15 * torch.randn(s.num_relations, inputs.num_own, s.num_linear))
 
-    def forward(
-        self, x: Float[Tensor, "*batch nodes state"], topology: Topology
-    ) -> Float[Tensor, "*batch nodes features"]:
+    def forward(self, x: Float[Tensor, "*batch nodes state"], topology: Topology) -> Float[Tensor, "*batch nodes phi"]:
         rows = x.movedim(-2, 0)
         phi = self.on(topology)(rows.reshape(len(rows), -1, x.shape[-1]))
         return phi.reshape(*rows.shape[:-1], -1).movedim(0, -2)
 
-    def on(self, topology: Topology) -> Callable[[Tensor], Tensor]:
+    def on(self, topology: Topology) -> Encode:
         """What encodes states [nodes, batch, state] of a topology into phi [nodes, batch, features].
 
         What depends on the types of nodes and edges only is looked up here, once for all states; so are the layers on
@@ -112,3 +111,69 @@ def _each(values: Float[Tensor, "rows batch c"], matrices: Float[Tensor, "k c d"
     """All rows times each matrix."""
     flat = values.reshape(1, -1, values.shape[-1]).expand(matrices.shape[0], -1, -1)
     return torch.bmm(flat, matrices).unflatten(1, values.shape[:2])
+
+
+@dataclass(frozen=True)
+class MessagePassingConfig(FeaturesConfig):
+    """num_features bounded by +-bound, num_linear linear ones; widths of hidden layers; rounds of messages.
+
+    conservative: features are net flows, and the operator acts on phi alone, not on x.
+    """
+
+    kind: ClassVar[str] = "message_passing"
+    num_features: int = 32
+    num_linear: int = 8
+    node_width: int = 64
+    edge_width: int = 32
+    rounds: int = 2
+    bound: float = 5.0
+    conservative: bool = False
+
+    def encoder(self, shape: StateShape, inputs: InputLayer) -> Encoder:
+        sizes = EncoderShape(
+            num_relations=shape.num_relations,
+            num_node_types=shape.num_node_types,
+            num_features=self.num_features,
+            num_linear=self.num_linear,
+            node_width=self.node_width,
+            edge_width=self.edge_width,
+            rounds=self.rounds,
+            conservative=self.conservative,
+        )
+        return Encoder(inputs, sizes, self.bound)
+
+
+class MessagePassing(Features):
+    """Learned features: messages between neighbours."""
+
+    name = "message_passing"
+    Config = MessagePassingConfig
+    dynamics = "gce.dynamics.message:MessageDynamics"
+    config: MessagePassingConfig
+
+    def __init__(self, shape: StateShape, config: MessagePassingConfig) -> None:
+        super().__init__(shape, config)
+        self.encoder = config.encoder(shape, self.input_layer())
+        self.prepared()
+
+    def input_layer(self) -> InputLayer:
+        return self.shape.input_layer(InputLayer)
+
+    @property
+    def inputs(self) -> InputLayer:
+        return self.encoder.inputs
+
+    @property
+    def num_phi(self) -> int:
+        return self.config.num_features + self.config.num_linear
+
+    @property
+    def regressed_state(self) -> list[int]:
+        return [] if self.config.conservative else super().regressed_state
+
+    def on(self, topology: Topology) -> Encode:
+        return self.encoder.on(topology)
+
+    def reach(self, topology: Topology) -> int:
+        """The rounds of messages, and one edge more by the mean field."""
+        return self.config.rounds + self.config.conservative + 1

@@ -9,10 +9,16 @@ found again; coordinates that are one and the same are then set to their mean by
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from gce.errors import InputError
+from gce.features.base import StateShape
+from gce.features.inputs import InputLayer
+from gce.features.message_passing import MessagePassing, MessagePassingConfig
 from gce.graphs.topology import Topology
 
 
@@ -51,3 +57,45 @@ class Decoder(nn.Module):
             return self.output(hidden) + self.direct(phi)
 
         return decode
+
+
+@dataclass(frozen=True)
+class AutoencoderConfig(MessagePassingConfig):
+    """As message passing; features say where things are, so they cannot be net flows."""
+
+    kind: ClassVar[str] = "autoencoder"
+
+    def __post_init__(self) -> None:
+        if self.conservative:
+            raise InputError(
+                "conservative features do not say where things are, so no decoder can; choose decoder='selection', or "
+                "features that are not conservative"
+            )
+
+
+class Autoencoder(MessagePassing):
+    """Features that know where things are; the operator acts on phi alone, and the decoder finds the observation."""
+
+    name = "autoencoder"
+    Config = AutoencoderConfig
+    formerly = {"decoder": "message_passing"}
+    settings = {"conservative": False, "reproject": False}  # rollouts stay among the features, as in the paper
+    selects = False
+    linear = False
+
+    def __init__(self, shape: StateShape, config: AutoencoderConfig) -> None:
+        super().__init__(shape, config)
+        s, c = shape, config
+        self.decoder = Decoder(
+            self.num_phi, s.num_observations, s.num_relations, s.num_node_types, c.node_width, c.edge_width
+        )
+
+    def input_layer(self) -> InputLayer:
+        return self.shape.input_layer(InputLayer, absolute=True)
+
+    @property
+    def regressed_state(self) -> list[int]:
+        return []
+
+    def decoder_on(self, topology: Topology) -> Callable[[Tensor], Tensor]:
+        return self.decoder.on(topology)
