@@ -1,10 +1,10 @@
-"""Derivatives of implicit features against finite differences of the layer itself, and of its fast twin."""
+"""Derivatives of implicit features against autograd through the layer itself, and the layer against its fast twin."""
 
 import numpy as np
 import pytest
 import torch
 
-from gce.dynamics.body_kernel import BodyStep
+from gce.dynamics.bodies import BodyStep
 from gce.dynamics.body_slopes import slopes
 from gce.graphs.topology import Topology
 from small import recorded, system_episodes, untrained
@@ -30,6 +30,20 @@ def body(world: str, drag: bool, fast: bool = False):
     return model, layer, topology, model.features.held_points(topology), coefficients, x
 
 
+def columns(layer):
+    """Of places and velocities in the observation."""
+    return ([c for point in layer.inputs.points for c in point[k : k + 2]] for k in (0, 2))
+
+
+def corners(model, step: BodyStep, x):
+    """(Q, V, a) behind states of tied points, as a step takes them."""
+    o = model.denormalise(x[..., : model.config.num_observations]).numpy()
+    Q, V = np.zeros((2, len(x), len(step.mass), 2))
+    for values, at in zip((Q, V), columns(model.implicit), strict=True):
+        values[:, step.corner.ravel()] = o[..., at].reshape(len(x), -1, 2)
+    return Q, V, x[..., -1].numpy()
+
+
 @pytest.mark.parametrize(
     ("world", "drag", "fast"),
     [
@@ -42,41 +56,31 @@ def body(world: str, drag: bool, fast: bool = False):
 )
 def test_slopes_are_those_of_the_layer(world, drag, fast):
     model, layer, topology, held, coefficients, x = body(world, drag, fast)
-    with torch.no_grad():
-        found = slopes(layer, x, topology, held, coefficients)
-    corner, size = layer._bodies(topology, held).corner, layer._bodies(topology, held).size
-    points = layer.inputs.points
-    places, speeds = ([c for point in points for c in point[k : k + 2]] for k in (0, 2))
-    unit = layer.inputs.unit_std.numpy()
+    step = BodyStep.of(layer, topology, held, coefficients[0])
+    found = slopes(step, *corners(model, step, x))
+    corner, size, unit = torch.as_tensor(step.corner), len(step.mass), layer.inputs.unit_std
+    places, speeds = columns(layer)
+    one_point = torch.as_tensor(np.unique(step.corner, return_index=True)[1])  # at each corner, where all move alike
 
-    def change(step, columns):
-        """The velocity change of the corners [2 size] when corners move by d [size, 2] in these columns, or actions."""
+    def change(state):
+        """The velocity change of the corners when these and the actions move by (dQ, dV, da)."""
 
-        def f(d):
-            moved = x[step].clone()
-            if columns is None:
-                moved[:, -1] += torch.as_tensor(d)
-            else:
-                by_point = d.reshape(size, 2)[corner.numpy()].reshape(len(corner), -1)
-                moved[:, columns] += torch.as_tensor(by_point / unit[columns])
-            with torch.no_grad():
-                at = layer.combined(moved[None], topology, held, coefficients)[0].numpy() * unit[speeds]
-            total = np.zeros((size, 2))
-            total[corner.numpy().ravel()] = at.reshape(-1, 2)
-            return total.ravel()
+        def f(dQ, dV, da):
+            o, by_point = state[:, :-1], (len(corner), -1)
+            o = o.index_add(1, torch.tensor(places), dQ[corner].reshape(by_point) / unit[places])
+            o = o.index_add(1, torch.tensor(speeds), dV[corner].reshape(by_point) / unit[speeds])
+            moved = torch.cat([o, state[:, -1:] + da[:, None]], dim=-1)
+            at = layer.combined(moved[None], topology, held, coefficients)[0] * unit[speeds]
+            return at.reshape(-1, 2)[one_point]
 
         return f
 
-    for step in range(len(x)):
-        for columns, by, length in (
-            (places, found.by_position, 2 * size),
-            (speeds, found.by_velocity, 2 * size),
-            (None, found.by_action, topology.num_nodes),
-        ):
-            f = change(step, columns)
-            for d in np.random.default_rng(1).standard_normal((4, length)):
-                measured = (f(1e-6 * d) - f(-1e-6 * d)) / 2e-6
-                assert np.allclose(by[step].numpy() @ d, measured, atol=1e-6 * np.abs(measured).max())
+    still = torch.zeros(size, 2, dtype=x.dtype)
+    for t in range(len(x)):
+        exact = torch.autograd.functional.jacobian(change(x[t]), (still, still, still.new_zeros(len(corner))))
+        for by, expected in zip((found.by_position, found.by_velocity, found.by_action), exact, strict=True):
+            expected = expected.reshape(2 * size, -1).numpy()
+            assert np.allclose(by[t], expected, rtol=0, atol=1e-9 * np.abs(expected).max())
 
 
 @pytest.mark.parametrize("drag", [False, True])
@@ -84,42 +88,43 @@ def test_slopes_are_those_of_the_layer(world, drag, fast):
 def test_the_fast_step_is_the_layers(world, drag):
     model, layer, topology, held, coefficients, x = body(world, drag)
     step = BodyStep.of(layer, topology, held, coefficients[0])
-    points = layer.inputs.points
-    places, speeds = ([c for point in points for c in point[k : k + 2]] for k in (0, 2))
-    o = model.denormalise(x[..., : model.config.num_observations]).numpy()
-    Q, V = np.zeros((2, 2, len(step.mass), 2))
-    for values, columns in ((Q, places), (V, speeds)):
-        values[:, step.corner.ravel()] = o[..., columns].reshape(2, -1, 2)
+    _, speeds = columns(layer)
     with torch.no_grad():
         at = layer.combined(x, topology, held, coefficients).numpy() * layer.inputs.unit_std.numpy()[speeds]
     expected = at.reshape(2, -1, 2)
-    found = step.change(Q, V, x[..., -1].numpy())[:, step.corner.ravel()]
+    found = step.change(*corners(model, step, x))[:, step.corner.ravel()]
     assert np.allclose(found, expected, atol=1e-9 * np.abs(expected).max())
 
 
 def test_a_medium_that_comes_into_play_smoothly_has_slopes_of_its_own():
     model, layer, topology, held, coefficients, x = body("swim", True)
-    x[..., -1] *= 0.3
-    step = BodyStep.of(layer, topology, held, coefficients[0], switch=0.3)
-    sharp = BodyStep.of(layer, topology, held, coefficients[0], switch=1e-6)
-    places, speeds = ([c for point in layer.inputs.points for c in point[k : k + 2]] for k in (0, 2))
-    o = model.denormalise(x[..., : model.config.num_observations]).numpy()
-    Q, V = np.zeros((2, 2, len(step.mass), 2))
-    for values, columns in ((Q, places), (V, speeds)):
-        values[:, step.corner.ravel()] = o[..., columns].reshape(2, -1, 2)
-    V += np.random.default_rng(1).standard_normal(V.shape)  # so that the medium is felt
-    for values, columns in ((Q, places), (V, speeds)):
-        seen = torch.as_tensor(values[:, step.corner.ravel()].reshape(*o.shape[:2], -1))
-        x[..., columns] = (seen - model.observation_mean[columns]) / model.observation_std[columns]
-    a = x[..., -1].numpy()
-    with torch.no_grad():
-        by_a = slopes(layer, x, topology, held, coefficients, switch=0.3).by_action.numpy()
-    da = np.random.default_rng(0).standard_normal(a.shape)
-    measured = (step.change(Q, V, a + 1e-6 * da) - step.change(Q, V, a - 1e-6 * da)).reshape(2, -1) / 2e-6
-    assert np.allclose(np.einsum("tik,tk->ti", by_a, da), measured, atol=1e-6 * np.abs(measured).max())
-    exact = BodyStep.of(layer, topology, held, coefficients[0]).change(Q, V, a)
-    assert np.allclose(sharp.change(Q, V, a), exact)
-    assert not np.allclose(step.change(Q, V, a), exact, rtol=1e-3)
+    exact, step, sharp = (BodyStep.of(layer, topology, held, coefficients[0], switch) for switch in (0, 0.3, 1e-6))
+    Q, V, a = corners(model, step, x)
+    V, a = V + np.random.default_rng(1).standard_normal(V.shape), 0.3 * a  # so that the medium is felt
+    found = slopes(step, Q, V, a)
+    rng = np.random.default_rng(0)
+    for k, by in enumerate((found.by_position, found.by_velocity, found.by_action)):
+        d = [np.zeros_like(Q), np.zeros_like(V), np.zeros_like(a)]
+        d[k] = rng.standard_normal(d[k].shape)
+        up, down = (
+            step.change(Q + size * d[0], V + size * d[1], a + size * d[2]).reshape(2, -1) for size in (1e-6, -1e-6)
+        )
+        measured = (up - down) / 2e-6
+        assert np.allclose(
+            np.einsum("tik,tk->ti", by, d[k].reshape(2, -1)), measured, atol=1e-6 * np.abs(measured).max()
+        )
+    assert np.allclose(sharp.change(Q, V, a), exact.change(Q, V, a))
+    assert not np.allclose(step.change(Q, V, a), exact.change(Q, V, a), rtol=1e-3)
+
+
+def test_slopes_of_many_steps_are_those_of_each():
+    model, layer, topology, held, coefficients, x = body("swim", True)
+    step = BodyStep.of(layer, topology, held, coefficients[0], 0.3)
+    Q, V, a = corners(model, step, x)
+    some = np.arange(2).repeat(20)  # more than are worked out together
+    many, few = slopes(step, Q[some], V[some], a[some]), slopes(step, Q, V, a)
+    assert np.allclose(many.by_position, few.by_position[some])
+    assert np.allclose(many.by_action, few.by_action[some])
 
 
 def test_what_a_medium_does_is_bounded():
@@ -136,14 +141,13 @@ def test_what_a_medium_does_is_bounded():
 
 def test_a_medium_changes_the_slopes():
     """Otherwise the tests with drag could not fail."""
-    _, layer, topology, held, coefficients, x = body("swim", True)
-    with torch.no_grad():
-        with_medium = slopes(layer, x, topology, held, coefficients)
-        signals = layer.num_signals * layer.num_kinds
-        without = coefficients.unflatten(1, (2, -1)).clone()
-        without[..., signals:] = 0
-        still = slopes(layer, x, topology, held, without.flatten(1))
-    assert (with_medium.by_velocity - still.by_velocity).abs().max() > 1e-6
+    model, layer, topology, held, coefficients, x = body("swim", True)
+    signals = layer.num_signals * layer.num_kinds
+    without = coefficients[0].unflatten(0, (2, -1)).clone()
+    without[:, signals:] = 0
+    steps = (BodyStep.of(layer, topology, held, channels) for channels in (coefficients[0], without.flatten()))
+    with_medium, still = (slopes(step, *corners(model, step, x)) for step in steps)
+    assert np.abs(with_medium.by_velocity - still.by_velocity).max() > 1e-6
 
 
 def test_recordings_are_of_tied_points():

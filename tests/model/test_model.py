@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from gce.graphs.topology import Topology
-from gce.model.config import ModelConfig
+from gce.model.config import configured
 from gce.model.model import nodes_first
 from gce.model.step import Stepper, rollout
 from gce.operators import FORMS
@@ -176,7 +176,9 @@ def test_moving_the_whole_system_changes_no_regressor(world, history):
 
 
 def test_sizes_follow_from_the_configuration():
-    config = ModelConfig(3, 2, 1, 1, history=2, previous_action=True, num_exogenous=4, features=5, linear_features=6)
+    sizes = {"num_observations": 3, "num_actions": 2, "num_relations": 1, "num_node_types": 1, "num_exogenous": 4}
+    config = configured({**sizes, "history": 2, "previous_action": True, "features": 5, "linear_features": 6})
+    features = Model(config).features
     assert (config.num_state, features.num_phi, config.num_inputs) == (8, 11, 6)
     assert features.regressed_state == list(range(8))
 
@@ -197,7 +199,7 @@ def test_systems_fitted_at_once_are_as_alone(world, form, constants):
         rows = (X, Y, system.states[:, :-1])
         parts = [[row[:half] for row in rows], [row[half : 2 * half] for row in rows]]
         together = model.fit_all(*(torch.stack(part) for part in zip(*parts, strict=True)), topology)
-        alone = [model.fit(model.sums(x, y, topology, model.channels(s, topology))[0], topology) for x, y, s in parts]
+        alone = [model.fit(model.sums(x, y, s, topology)[0], topology) for x, y, s in parts]
     for one, other in zip(together, alone, strict=True):
         assert one.rows == other.rows
         for name in ("coefficients", "residual", "system", "condition"):

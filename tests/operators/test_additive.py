@@ -30,7 +30,7 @@ def test_leaving_an_episode_out_equals_fitting_without_it(kind, colour):
     world, options = KINDS[kind]
     model, episodes = untrained(world, **options), system_episodes(world)[:3]
     graph = episodes[0].graph
-    lasting = Colour.even(0.5, graph.num_nodes) if colour and model.features.channels is None else None
+    lasting = Colour.even(0.5, graph.num_nodes) if colour and model.features.linear else None
     seen = see(model, episodes, graph, lasting)
     without, fewer = total(seen) - seen[1].evidence, total([seen[0], seen[2]])
     for left, right in zip(_numbers(without), _numbers(fewer), strict=True):

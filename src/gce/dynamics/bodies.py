@@ -1,20 +1,35 @@
-"""Bodies of tied points as dynamics for a planner: every corner once, in plain arrays."""
+"""Bodies of tied points as dynamics for a planner: every corner once, in plain arrays, set up once for a system.
+
+The velocity changes are those of `ImplicitLayer.combined` in a fixed combination, for one graph. With the differences D
+across pairs, u = DQ / |DQ|, G = u . D, masses m, and couplings h and coefficients c of each head,
+
+    dV = sum_heads (diag(m) + G' diag(h) G)^-1 (D' f + r),    f = (c0 + c1 |DQ| + c2 u . DV) u + c3 a e
+
+e: the direction of DQ - dt DV, one step earlier; a: the previous actions; r: a medium's resistance at outer sides. See
+`features.body_channels` for where this comes from, and `body_slopes` for the derivatives.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import cast
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int
+from scipy.sparse import csr_array
 from torch import Tensor
 
 from gce.control.task import dense_path
 from gce.control.tracking import DensePath
-from gce.dynamics.body_kernel import BodyStep
-from gce.dynamics.body_slopes import slopes
+from gce.dynamics.body_slopes import assembled, direction, incidence, slopes
 from gce.dynamics.state import StateDynamics
+from gce.features.bodies import Bodies
+from gce.features.body_channels import COUPLINGS, ImplicitLayer
+from gce.graphs.topology import Topology
+from gce.system.system import System
 
 Array = np.ndarray
 SWITCH = 0.3
@@ -26,7 +41,7 @@ class BodyDynamics(StateDynamics):
     """Bodies of tied points under implicit features alone: every corner once, then the previous actions.
 
     x = [positions; velocities of the corners, in physical units; previous actions of the planned controls]. A step is
-    the model's where the operator adds nothing to the implicit features; its derivative is theirs (`implicit_slopes`).
+    the model's where the operator adds nothing to the implicit features.
     switch: over which width of a normalised action a medium comes into play; 0 for at once, as in the model.
     """
 
@@ -35,98 +50,277 @@ class BodyDynamics(StateDynamics):
     whole = False
 
     def for_plans(self) -> BodyDynamics:
+        """With a medium that comes into play smoothly."""
         return replace(self, switch=SWITCH)
 
     @cached_property
-    def _corner(self) -> tuple[Tensor, Tensor, Tensor, int]:
-        """(corner of each point [nodes, points], place columns, speed columns, number of corners)."""
-        model, topology = self.system.model, self.system.topology
-        bodies = model.features.channels._bodies(topology, model.features.held_points(topology))
-        points = model.config.points
-        places = torch.tensor([c for point in points for c in point[:2]])
-        speeds = torch.tensor([c for point in points for c in point[2:]])
-        return bodies.corner, places, speeds, bodies.size
+    def _parts(self) -> Parts:
+        return _parts_of(self.system, self.switch)
 
     def reduced(self, states: Float[Tensor, "*batch nodes c"]) -> Float[Array, "*batch s"]:
-        corner, places, speeds, size = self._corner
-        d = self.system.model.config.num_observations
-        o = self.system.model.denormalise(states[..., :d].double())
-        found = []
-        for columns in (places, speeds):
-            at = torch.zeros(*o.shape[:-2], size, 2, dtype=o.dtype)
-            at[..., corner.flatten(), :] = o[..., columns].unflatten(-1, (-1, 2)).flatten(-3, -2)
-            found.append(at.flatten(-2).numpy())
-        return np.concatenate([*found, states[..., d:].double().numpy()[..., self.controls]], axis=-1)
+        parts, values = self._parts, states.double().numpy()
+        batch, d = values.shape[:-2], len(parts.mean)
+        o = values[..., :d] * parts.std + parts.mean
+        Q, V = (o[..., c].reshape(*batch, -1, 2)[..., parts.point, :] for c in (parts.places, parts.speeds))
+        return np.concatenate([Q.reshape(*batch, -1), V.reshape(*batch, -1), values[..., d:][..., self.controls]], -1)
 
     def lifted(self, x: Float[Array, "*batch s"]) -> Float[Tensor, "*batch nodes c"]:
-        _, _, _, size = self._corner
-        inputs = self._inputs(x[..., None, 4 * size :])[..., 0, :, : self.controls.shape[1]]
-        return torch.cat([torch.as_tensor(self._observed(x), dtype=self._precision), inputs], dim=-1)
+        *_, acting = self._split(x)
+        return torch.as_tensor(np.concatenate([self._observed(x), acting], axis=-1), dtype=self._precision)
 
     def _observed(self, x: Float[Array, "*batch s"]) -> Float[Array, "*batch nodes d"]:
-        corner, places, speeds, size = self._corner
-        model = self.system.model
-        o = np.zeros((*x.shape[:-1], *corner.shape[:1], model.config.num_observations))
-        for columns, start in ((places, 0), (speeds, 2 * size)):
-            at = x[..., start : start + 2 * size].reshape(*x.shape[:-1], size, 2)[..., corner.numpy(), :]
-            o[..., columns.numpy()] = at.reshape(*at.shape[:-2], -1)
-        return model.normalise(torch.as_tensor(o)).numpy()
+        parts, (Q, V, _) = self._parts, self._split(x)
+        o = np.zeros((*x.shape[:-1], len(self.controls), len(parts.mean)))
+        for columns, values in ((parts.places, Q), (parts.speeds, V)):
+            o[..., columns] = values[..., parts.step.corner, :].reshape(*o.shape[:-1], -1)
+        return (o - parts.mean) / parts.std
 
-    @cached_property
-    def _moving(self) -> Float[Array, "corners 1"]:
-        """1, or 0 where a corner is held."""
-        corner, _, _, size = self._corner
-        moving = np.ones((size, 1))
-        moving[corner[self.system.model.features.held_points(self.system.topology)].numpy()] = 0.0
-        return moving
-
-    @cached_property
-    def _body(self) -> BodyStep:
-        model, topology, channels = self.system.model, self.system.topology, self.system.operator.channels
-        assert channels is not None
-        return BodyStep.of(
-            model.features.channels, topology, model.features.held_points(topology), channels, self.switch
-        )
+    def _split(self, x: Float[Array, "*batch s"]) -> tuple[Array, Array, Array]:
+        """Q and V [*batch, corners, 2], and the previous actions of all nodes [*batch, nodes, a]."""
+        batch, s2 = x.shape[:-1], 2 * len(self._parts.step.mass)
+        actions = np.zeros((*batch, *self.controls.shape))
+        actions[..., self.controls] = x[..., 2 * s2 :]
+        return x[..., :s2].reshape(*batch, -1, 2), x[..., s2 : 2 * s2].reshape(*batch, -1, 2), actions
 
     def step(self, t: int, x: Float[Array, "*batch s"], u: Float[Array, "*batch n"]) -> Float[Array, "*batch s"]:
         return self.rollout(x, u[..., None, :])[..., 0, :]  # all steps are alike
 
     def rollout(self, x0: Float[Array, "*#batch s"], u: Float[Array, "*batch M n"]) -> Float[Array, "*batch M s"]:
-        size, dt = self._corner[3], self.system.model.config.dt
-        moving = self._moving
-        start = np.broadcast_to(x0, (*u.shape[:-2], x0.shape[-1]))
-        Q = start[..., : 2 * size].reshape(*u.shape[:-2], size, 2)
-        V = start[..., 2 * size : 4 * size].reshape(*u.shape[:-2], size, 2)
-        before = start[..., 4 * size :]
-        actions = np.zeros((*u.shape[:-2], *self.controls.shape))
-        found = np.empty((*u.shape[:-1], x0.shape[-1]))
-        for t in range(u.shape[-2]):
-            actions[..., self.controls] = before
-            with np.errstate(all="ignore"):
-                V = V + moving * self._body.change(Q, V, actions[..., 0])
-                Q = Q + dt * V
-            before = u[..., t, :]
-            flat = (Q.reshape(*u.shape[:-2], -1), V.reshape(*u.shape[:-2], -1), before)
-            found[..., t, :] = np.concatenate(flat, axis=-1)
-        return found
+        """V' = V + dV where a corner moves, Q' = Q + dt V'."""
+        step, moving = self._parts.step, self._parts.moving
+        x = np.empty((*u.shape[:-1], x0.shape[-1]))
+        Q, V, before = self._split(np.broadcast_to(x0, (*u.shape[:-2], x0.shape[-1])))
+        s4, acting = 4 * len(moving), np.zeros((*u.shape[:-1], *self.controls.shape))
+        x[..., s4:] = acting[..., self.controls] = u
+        with np.errstate(all="ignore"):
+            for t in range(u.shape[-2]):
+                V = V + moving * step.change(Q, V, before[..., 0])
+                Q, before = Q + step.dt * V, acting[..., t, :, :]
+                x[..., t, :s4] = np.concatenate([Q, V], axis=-2).reshape(*u.shape[:-2], s4)
+        return x
 
     def path(self, x0: Float[Array, " s"], x: Float[Array, "M s"], u: Float[Array, "M n"]) -> DensePath:
-        model, topology, dt = self.system.model, self.system.topology, self.system.model.config.dt
-        size = self._corner[3]
-        assert self.system.operator.channels is not None
-        earlier = self.lifted(np.concatenate([x0[None], x[:-1]]))
-        held = model.features.held_points(topology)
-        with torch.no_grad():
-            found = slopes(
-                model.features.channels, earlier, topology, held, self.system.operator.channels[None], self.switch
-            )
-        moving = self._moving.repeat(2, axis=0)
-        by_q, by_v = found.by_position.numpy() * moving, found.by_velocity.numpy() * moving
-        by_a = found.by_action.numpy()[..., np.nonzero(self.controls)[0]] * moving
-        M, n, s2 = len(x), u.shape[1], 2 * size
+        """With y the velocity change, V' = V + y(Q, V, a) has rows [y_Q, 1 + y_V, y_a]; Q' dt of these, and 1 at Q."""
+        step, (M, n), s2 = self._parts.step, u.shape, 2 * len(self._parts.moving)
+        Q, V, before = self._split(np.concatenate([x0[None], x[:-1]]))
+        with np.errstate(all="ignore"):
+            by = slopes(step, Q, V, before[..., 0])
         A, B = np.zeros((M, 2 * s2 + n, 2 * s2 + n)), np.zeros((M, 2 * s2 + n, n))
-        A[:, s2 : 2 * s2] = np.concatenate([by_q, by_v + np.eye(s2), by_a], axis=-1)
-        A[:, :s2] = dt * A[:, s2 : 2 * s2]
+        rows_of_V = A[:, s2 : 2 * s2]
+        rows_of_V[..., :s2], rows_of_V[..., s2 : 2 * s2] = by.by_position, by.by_velocity
+        rows_of_V[..., 2 * s2 :] = by.by_action[..., np.nonzero(self.controls)[0]]
+        rows_of_V *= self._parts.moving.repeat(2, axis=0)
+        rows_of_V[..., s2 : 2 * s2] += np.eye(s2)
+        A[:, :s2] = step.dt * rows_of_V
         A[:, :s2, :s2] += np.eye(s2)
         B[:, 2 * s2 :] = np.eye(n)
         return dense_path(A, B, x0, x, u)
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What of a system every plan needs.
+
+    places, speeds: columns of the observation [x, y of a node's first point, of its second, ...]; mean, std: its units.
+    point: a point at each corner, of all points of all nodes. moving: 1, or 0 where a corner is held.
+    """
+
+    step: BodyStep
+    places: Int[Array, " points_2"]
+    speeds: Int[Array, " points_2"]
+    mean: Float[Array, " d"]
+    std: Float[Array, " d"]
+    point: Int[Array, " corners"]
+    moving: Float[Array, "corners 1"]
+
+
+_known: WeakKeyDictionary[System, dict[tuple[float, torch.dtype], Parts]] = WeakKeyDictionary()
+
+
+def _parts_of(system: System, switch: float) -> Parts:
+    """Once for each system and switch, and again where its model has changed its precision."""
+    model, topology, channels = system.model, system.topology, system.operator.channels
+    known, key = _known.setdefault(system, {}), (switch, model.observation_std.dtype)
+    if key in known:
+        return known[key]
+    features = cast(Bodies, model.features)  # which names this module as its dynamics
+    held = features.held_points(topology)
+    assert channels is not None
+    step = BodyStep.of(features.channels, topology, held, channels, switch)
+    places, speeds = (np.array([c for point in model.config.points for c in point[k : k + 2]]) for k in (0, 2))
+    mean, std = model.arrays.observation_mean, model.arrays.observation_std
+    point, moving = np.empty(len(step.mass), np.int64), np.ones((len(step.mass), 1))
+    point[step.corner.ravel()] = np.arange(step.corner.size)
+    moving[step.corner[held.numpy()]] = 0.0
+    known[key] = Parts(step, places, speeds, mean, std, point, moving)
+    return known[key]
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """All pairs in a state: `parting` DV, u and e with the lengths behind them, the push f along u and along e."""
+
+    parting: Float[Array, "*batch pairs 2"]
+    length: Float[Array, "*batch pairs"]
+    u: Float[Array, "*batch pairs 2"]
+    length_before: Float[Array, "*batch pairs"]
+    e: Float[Array, "*batch pairs 2"]
+    along_u: Float[Array, "*batch heads pairs"]
+    along_e: Float[Array, "*batch heads pairs"]
+
+
+@dataclass(frozen=True)
+class BodyStep:
+    """Velocity changes of the corners, from arrays alone.
+
+    ends: corners of each pair; node: whose pair; across: D; mass: m; coupling: h; push: c0, c1, c2, c3, those of a
+    constant, length, rate and action; medium: coefficients of the resistance at outer sides; usual_speed: S in that.
+    corner: of each node's points. switch: over which width of a normalised action the medium comes into play; 0 for at
+    once, as in the model.
+    """
+
+    dt: float
+    ends: Int[Array, "pairs 2"]
+    node: Int[Array, " pairs"]
+    across: Float[Array, "pairs corners"]
+    mass: Float[Array, " corners"]
+    coupling: Float[Array, "heads pairs"]
+    push: Float[Array, "heads 4 pairs"]
+    medium: Float[Array, "heads pairs"] | None
+    corner: Int[Array, "nodes points"]
+    usual_speed: float
+    switch: float = 0.0
+
+    @staticmethod
+    def of(
+        layer: ImplicitLayer,
+        topology: Topology,
+        held: Bool[Tensor, "nodes points"],
+        channels: Float[Tensor, " k"],
+        switch: float = 0.0,
+    ) -> BodyStep:
+        inputs, bodies = layer.inputs, layer._bodies(topology, held)
+        heads = channels.double().unflatten(0, (len(COUPLINGS), -1))
+        signals = layer.num_signals * layer.num_kinds
+        along = heads[:, :signals].unflatten(1, (layer.num_signals, layer.num_kinds))[..., bodies.kind]
+        units = (inputs.length_mean, inputs.length_std, inputs.rate_std)
+        mean, std, rate = (unit[topology.node_type].flatten().double() for unit in units)
+        c1, c2 = along[:, 1] / std, along[:, 2] / rate
+        coupling = layer.log_coupling.exp().double()[:, bodies.kind]
+        rows = [along[:, 0] - c1 * mean, c1, c2, along[:, 3], coupling]
+        if layer.drag:
+            rows.append(heads[:, signals:][:, bodies.node_type] * bodies.outer.double())
+        table = torch.stack(rows, dim=1).detach().numpy()
+        corner, eye = bodies.corner.numpy(), np.eye(bodies.size)
+        ends = corner[:, np.array(inputs.pairs)].reshape(-1, 2)
+        return BodyStep(
+            layer.dt,
+            ends,
+            np.repeat(np.arange(topology.num_nodes), len(inputs.pairs)),
+            eye[ends[:, 1]] - eye[ends[:, 0]],
+            bodies.mass[0].double().numpy(),
+            table[:, 4],
+            table[:, :4],
+            table[:, 5] if layer.drag else None,
+            corner,
+            inputs.usual_speed,
+            switch,
+        )
+
+    def change(
+        self, Q: Float[Array, "*batch corners 2"], V: Float[Array, "*batch corners 2"], a: Float[Array, "*batch nodes"]
+    ) -> Float[Array, "*batch corners 2"]:
+        """dV, physical units; a: the previous actions, normalised."""
+        pairs = self.pairs_at(Q, V, a)
+        by_head = np.linalg.solve(self.coupled(pairs.u), self.felt(pairs, Q, V, a))
+        return by_head.sum(-3).reshape(V.shape)
+
+    def pairs_at(self, Q: Array, V: Array, a: Array) -> Pairs:
+        apart, parting = np.matmul(self.across, Q), np.matmul(self.across, V)
+        length, u = direction(apart)
+        length_before, e = direction(apart - self.dt * parting)
+        rate = np.einsum("...px,...px->...p", u, parting)
+        c0, c1, c2, c3 = self.push.transpose(1, 0, 2)  # [heads, pairs]
+        along_u = c0 + c1 * length[..., None, :] + c2 * rate[..., None, :]
+        return Pairs(parting, length, u, length_before, e, along_u, c3 * a[..., None, self.node])
+
+    def felt(self, pairs: Pairs, Q: Array, V: Array, a: Array) -> Float[Array, "*batch heads corners_2 1"]:
+        """D' f + r."""
+        f = pairs.along_u[..., None] * pairs.u[..., None, :, :]
+        f += pairs.along_e[..., None] * pairs.e[..., None, :, :]
+        felt = np.matmul(self._onto, f)
+        if self.outer is not None:
+            felt += np.matmul(self.outer.onto, self._resistance(self.outer, Q, V, a)[..., None, :, :])
+        return felt.reshape(*felt.shape[:-2], -1, 1)
+
+    def coupled(self, u: Float[Array, "*batch pairs 2"]) -> Float[Array, "*batch heads corners_2 corners_2"]:
+        """diag(m) + G' diag(h) G, the latter as D' (h u u') D."""
+        square = (u[..., :, None] * u[..., None, :])[..., None, :, :, :]
+        system = assembled(self._between, self.coupling[..., None, None] * square, len(self.mass))
+        system[..., range(2 * len(self.mass)), range(2 * len(self.mass))] += self.mass.repeat(2)
+        return system
+
+    def _resistance(self, outer: Outer, Q: Array, V: Array, a: Array) -> Float[Array, "*batch ends 2"]:
+        """-s^2 / (1 + (s / S)^2) n for a coefficient of 1, s = v . n where positive, while the action is below zero."""
+        n, _ = outer.facing(Q)
+        square = np.einsum("...px,...px->...p", V[..., outer.corner, :], n).clip(min=0) ** 2
+        return (-self.acting(a)[..., outer.node] * square / (1 + square / self.usual_speed**2))[..., None] * n
+
+    def acting(self, a: Array) -> Array:
+        """1 where an action is below zero and 0 above; over the switch's width, smoothly."""
+        return 1 / (1 + np.exp(np.clip(a / self.switch, -500, 500))) if self.switch else (a < 0).astype(np.float64)
+
+    # ---- tables ----
+
+    @cached_property
+    def outer(self) -> Outer | None:
+        """Where a medium is felt, if there is one."""
+        if self.medium is None:
+            return None
+        k = np.repeat(np.flatnonzero(self.medium.any(axis=0)), 2)
+        eye, corner = np.eye(len(self.mass)), self.ends[k[::2]].reshape(-1)
+        outward = eye[self.ends[k]].mean(1) - eye[self.corner].mean(1)[self.node[k]]
+        medium = self.medium[:, k]
+        return Outer(self.across[k], outward, corner, self.node[k], medium, medium[:, None, :] * eye[corner].T)
+
+    @cached_property
+    def _onto(self) -> Float[Array, "corners pairs"]:
+        return np.ascontiguousarray(self.across.T)
+
+    @cached_property
+    def _between(self) -> csr_array:
+        return incidence(self.across, self.across)
+
+    @cached_property
+    def incidences(self) -> tuple[csr_array, csr_array, csr_array]:
+        """Of pairs, then ends of outer sides: where forces act by the places, velocities and actions they depend on."""
+        D, eye, of_node = self.across, np.eye(len(self.mass)), np.eye(len(self.corner))
+        if self.outer is None:
+            return self._between, self._between, incidence(D, of_node[self.node])
+        at = eye[self.outer.corner]
+        onto = np.concatenate([D, at])
+        nodes = of_node[np.concatenate([self.node, self.outer.node])]
+        by_place, by_speed = np.concatenate([D, self.outer.across]), np.concatenate([D, at])
+        return incidence(onto, by_place), incidence(onto, by_speed), incidence(onto, nodes)
+
+
+@dataclass(frozen=True)
+class Outer:
+    """Ends of outer sides, each side's first and second: across Q is along the side, outward Q points out of its node.
+
+    corner: at each end; node: whose side; medium: coefficients; onto: where forces act, times these.
+    """
+
+    across: Float[Array, "ends corners"]
+    outward: Float[Array, "ends corners"]
+    corner: Int[Array, " ends"]
+    node: Int[Array, " ends"]
+    medium: Float[Array, "heads ends"]
+    onto: Float[Array, "heads corners ends"]
+
+    def facing(self, Q: Float[Array, "*batch corners 2"]) -> tuple[Array, Array]:
+        """n = k (y, -x) of a side (x, y), outward [*batch, ends, 2], and k = +-1 / length [*batch, ends]."""
+        along = np.matmul(self.across, Q)
+        turned = np.stack([along[..., 1], -along[..., 0]], axis=-1)
+        k = np.sign(np.einsum("...px,...px->...p", turned, np.matmul(self.outward, Q))) / direction(along)[0]
+        return k[..., None] * turned, k
