@@ -10,8 +10,9 @@ from gce.control.matrix_free import solve_matrix_free
 from gce.control.settle import settle
 from gce.control.task import Task
 from gce.control.tracking import Limits
-from gce.dynamics.anchored import AnchoredDynamics, around, coloured, linear, reach
+from gce.dynamics.anchored import AnchoredDynamics, coloured, linear, reach
 from gce.dynamics.choice import dynamics_of
+from gce.dynamics.message import around
 from gce.envs.grid import PowerGrid
 from gce.graphs.graph import Graph, lattice
 from gce.graphs.topology import Topology
@@ -34,7 +35,7 @@ def small_system(world="grid", **overrides):
 )
 def test_it_is_the_derivative_at_the_mean(world, overrides, monkeypatch):
     """Whether a step is known by hand or not."""
-    monkeypatch.setattr("gce.dynamics.anchored.NOISY", np.inf)
+    monkeypatch.setattr("gce.dynamics.message.NOISY", np.inf)
     system, _ = small_system(world, **overrides)
     c, N = system.model.config, system.graph.num_nodes
     A, B, constant = system.linearise(torch.zeros(1, N, c.num_state), torch.zeros(1, N, c.num_actions))
@@ -45,7 +46,7 @@ def test_it_is_the_derivative_at_the_mean(world, overrides, monkeypatch):
 
 
 def test_under_noise_it_is_the_mean_derivative_about_the_mean(monkeypatch):
-    monkeypatch.setattr("gce.dynamics.anchored.NOISY", 0.0)
+    monkeypatch.setattr("gce.dynamics.message.NOISY", 0.0)
     system, _ = small_system("grid")
     c, N = system.model.config, system.graph.num_nodes
     states = torch.as_tensor(around(system)).movedim(1, 0)
@@ -87,7 +88,7 @@ def test_large_graphs_are_planned_around_one_state(monkeypatch):
     system, _ = small_system()
     controls = np.ones((system.graph.num_nodes, 1), bool)
     assert not isinstance(dynamics_of(system, controls), AnchoredDynamics)
-    monkeypatch.setattr("gce.dynamics.choice.MANY_NODES", 2)
+    monkeypatch.setattr("gce.features.base.MANY_NODES", 2)
     assert isinstance(dynamics_of(system, controls), AnchoredDynamics)
 
 

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from gce.dynamics.bodies import BodyDynamics, _known
-from gce.dynamics.choice import SWITCH
+from gce.dynamics.bodies import SWITCH, BodyDynamics, _known
 from gce.system.system import System, adapt
 from small import recorded, system_episodes, untrained
 

@@ -39,7 +39,7 @@ def corners(model, step: BodyStep, x):
     """(Q, V, a) behind states of tied points, as a step takes them."""
     o = model.denormalise(x[..., : model.config.num_observations]).numpy()
     Q, V = np.zeros((2, len(x), len(step.mass), 2))
-    for values, at in zip((Q, V), columns(model.implicit), strict=True):
+    for values, at in zip((Q, V), columns(model.features.channels), strict=True):
         values[:, step.corner.ravel()] = o[..., at].reshape(len(x), -1, 2)
     return Q, V, x[..., -1].numpy()
 

@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from gce.dynamics.bodies import BodyDynamics
-from gce.dynamics.choice import FrozenDynamics, dynamics_of
-from gce.dynamics.state import StateDynamics
+from gce.dynamics.choice import dynamics_of
+from gce.dynamics.message import MessageDynamics
+from gce.dynamics.state import FrozenDynamics, StateDynamics
 from gce.system.system import System, adapt
 from small import recorded, system_episodes, untrained
 
@@ -27,7 +28,10 @@ def adapted(world: str, ridge: float | None, **overrides) -> System:
 
 def dynamics(world: str, ridge: float | None = None, opening: bool = False, **overrides) -> StateDynamics:
     limits = recorded(world).group(0).limits
-    return dynamics_of(adapted(world, ridge, **overrides), (limits.low != 0) | (limits.high != 0), opening)
+    system, controls = adapted(world, ridge, **overrides), (limits.low != 0) | (limits.high != 0)
+    if ridge not in (None, ALONE):  # what kernels leave out
+        return StateDynamics(system, controls, opening)
+    return dynamics_of(system, controls, opening)
 
 
 def stretch(known: StateDynamics, world: str, steps: int, first: int):
@@ -137,11 +141,11 @@ def test_output_slopes_are_the_derivative_of_outputs(case, on):
         assert np.allclose(slopes[-1] @ dx, measured, atol=1e-5 * np.abs(measured).max())
 
 
-def test_bodies_are_planned_by_corners_only_where_the_operator_adds_nothing_or_is_left_out():
+def test_a_kind_of_features_names_its_dynamics():
     assert isinstance(dynamics("soft", ALONE), BodyDynamics)
-    exact = dynamics("soft", 1e-3)
-    assert not isinstance(exact, BodyDynamics)
-    assert isinstance(dynamics_of(exact.system, exact.controls, swift=True), BodyDynamics)
+    assert isinstance(dynamics("rope"), MessageDynamics)
+    other = dynamics("rope", potential="laplace")  # which the kernel does not know
+    assert isinstance(other, StateDynamics) and not isinstance(other, MessageDynamics)
 
 
 def test_frozen_dynamics_are_linear_and_exact_at_their_state():

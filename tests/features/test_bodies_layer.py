@@ -35,7 +35,8 @@ def fields(model, data, turned=0.0):
     observations = (points @ np.array([[c, s], [-s, c]])).reshape(episode.observations.shape)
     o = model.normalise(torch.as_tensor(observations, dtype=torch.float32))
     x = model.states(o, torch.as_tensor(episode.actions, dtype=torch.float32) / model.action_std)
-    Z = model.channels(x[5:12], topology).fields
+    features = model.features
+    Z = features.channels(x[5:12], topology, features.held_points(topology))[..., features._speed_order, :]
     speeds = model.observation_std[model.free]
     return (Z * speeds[:, None]).double(), topology
 
@@ -196,11 +197,11 @@ def test_a_held_corner_stays_for_all_boxes_that_share_it():
     )
     topology = Topology.of(episode.graph)
     held, moving = model.features.held_points(topology), model.features.moving(topology)
-    own = model.held[topology.node_type][:, model._speeds].reshape(topology.num_nodes, -1, 2).all(-1)
+    own = model.held[topology.node_type][:, model.features._speeds].reshape(topology.num_nodes, -1, 2).all(-1)
     assert own.sum() < held.sum()  # of the ground box, and of its neighbours
     ids = topology.tied[:, [point[0] for point in model.config.points]]
     assert set(ids[held].tolist()) == set(ids[own].tolist())
-    assert torch.equal(moving[:, model._speeds].reshape(topology.num_nodes, -1, 2).any(-1), ~held)
+    assert torch.equal(moving[:, model.features._speeds].reshape(topology.num_nodes, -1, 2).any(-1), ~held)
     system = adapt(model, system_episodes("soft"), measure=False)
     path = torch.as_tensor(system.predict(episode.observations[0], episode.actions))
     places = path[..., [c for point in model.config.points for c in point[:2]]].unflatten(-1, (-1, 2))

@@ -4,7 +4,7 @@ import torch
 
 from gce.graphs.topology import Topology
 from gce.model.config import configured
-from gce.model.model import nodes_first
+from gce.model.model import Model, nodes_first
 from gce.model.step import Stepper, rollout
 from gce.operators import FORMS
 from gce.training.batches import SystemData
@@ -30,8 +30,7 @@ def fit_and_roll(model, states, inputs, fresh, topology, steps: int = 3) -> torc
         psi = model.features(states, topology)
         X = model.regressors(psi[:, :-1], inputs, topology, fresh)
         Y = model.targets(states[:, :-1], states[:, 1:], psi[:, 1:])
-        Z = model.channels(states[:, :-1], topology)
-        operators = [model.fit(sums, topology) for sums in model.sums(X, Y, topology, Z)]
+        operators = [model.fit(sums, topology) for sums in model.sums(X, Y, states[:, :-1], topology)]
         step = Stepper(model, operators, topology)
         return rollout(step, psi[:, 0], inputs[:, :steps], fresh[:, :steps])
 
@@ -103,7 +102,7 @@ def test_linear_rollouts_keep_the_predicted_features():
     states, topology = system.states, system.topology
     psi = model.features(states, topology)
     X = model.regressors(psi[:, :-1], system.inputs, topology)
-    (sums,) = model.sums(X, model.targets(states[:, :-1], states[:, 1:], psi[:, 1:]), topology)
+    (sums,) = model.sums(X, model.targets(states[:, :-1], states[:, 1:], psi[:, 1:]), states[:, :-1], topology)
     operator = model.fit(sums, topology)
     state, following = Stepper(model, [operator], topology, reproject=False)(psi[:, 0], system.inputs[:, 0], None)
     expected = operator.apply(nodes_first(X[:, 0])).transpose(0, 1)[..., len(model.free) :]
@@ -130,7 +129,7 @@ def test_held_targets_have_the_fit_of_the_nodes_that_move():
     X = model.regressors(psi[:, :-1], system.inputs, topology, fresh_of(system, system.steps))
     Y = model.targets(states[:, :-1], states[:, 1:], psi[:, 1:])
     target = model.held[0].nonzero().item()
-    (sums,) = model.sums(X, Y, topology)
+    (sums,) = model.sums(X, Y, states[:, :-1], topology)
     found = model.fit(sums, topology, ridge=0.0).coefficients[:, target]
     rows, falls = X[:, :, 1:].flatten(0, 2).double(), Y[:, :, 1:, target].flatten().double()
     expected = np.linalg.lstsq(rows.detach().numpy(), falls.detach().numpy(), rcond=None)[0]
@@ -146,7 +145,7 @@ def test_the_residual_of_a_target_is_that_of_the_nodes_where_it_moves(form):
         psi = model.features(states, topology)
         X = model.regressors(psi[:, :-1], system.inputs, topology, fresh_of(system, system.steps))
         Y = model.targets(states[:, :-1], states[:, 1:], psi[:, 1:])
-        (sums,) = model.sums(X, Y, topology)
+        (sums,) = model.sums(X, Y, states[:, :-1], topology)
         operator = model.fit(sums, topology)
         left = (nodes_first(Y) - operator.apply(nodes_first(X).double())).square().mean(1)
     moves = (~model.held[topology.node_type]).double()

@@ -27,7 +27,7 @@ def test_they_are_a_penalised_regression_on_node_indicators():
         + torch.arange(topology.num_nodes)[:, None]
     )
     first = topology.splits[0]
-    operator = model.fit(model.sums(X, Y, topology)[0], topology)
+    operator = model.fit(model.sums(X, Y, Y[..., : model.config.num_state], topology)[0], topology)
     x, y = X[:, :first].double(), Y[:, :first].double()
     rows = 30 * first
     indicators = torch.eye(first).double().expand(30, first, first)

@@ -6,7 +6,7 @@ import torch
 
 from gce.errors import InputError
 from gce.model.files import load_model, save_model
-from gce.operators.prior import Memory, left
+from gce.operators.prior import TrainingPrior, left
 from gce.operators.ridge import Moments
 from gce.operators.whitening import Colour
 from gce.system.evidence import see, total
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*samples for.*regressors")
 
 def remembering(counts_for=1e4, groups=(0, 1)):
     model = untrained("grid", network=True, memory=counts_for, **{"features": 0, "linear_features": 0})
-    remember(model, model.memory, [system_episodes("grid", group) for group in groups])
+    remember(model, model.features.training_prior, [system_episodes("grid", group) for group in groups])
     return model
 
 
@@ -44,13 +44,13 @@ def rows(slope, noise, count, seed):
 
 def test_what_is_remembered_is_the_sum_over_systems():
     model = remembering()
-    r = float(model.memory.correlation)
+    r = float(model.training_prior.correlation)
     expected = [
         total(see(model, episodes, episodes[0].graph, Colour.even(r, episodes[0].graph.num_nodes))).sums.moments
         for episodes in (system_episodes("grid", group) for group in (0, 1))
     ]
-    assert close(model.memory.gram, expected[0].gram + expected[1].gram, 1e-12)
-    assert int(model.memory.rows) == expected[0].rows + expected[1].rows
+    assert close(model.training_prior.gram, expected[0].gram + expected[1].gram, 1e-12)
+    assert int(model.training_prior.rows) == expected[0].rows + expected[1].rows
     assert 0 < r < 1  # the loads of a grid keep for a while what they draw
 
 
@@ -59,7 +59,7 @@ def test_precise_rows_of_a_system_outweigh_what_others_had():
     others, own = rows(1.0, 0.5, 20_000, 0), rows(2.0, 0.01, 1000, 1)
     found = []
     for counts_for in (1e-6, 100.0, 1e9):
-        memory = Memory(1, 1, counts_for)
+        memory = TrainingPrior(1, 1, counts_for)
         memory.keep(others, 0.0)
         both = memory.beside(own, torch.ones(1, 1, dtype=torch.float64))
         found.append(float(both.cross / both.gram))
@@ -69,7 +69,7 @@ def test_precise_rows_of_a_system_outweigh_what_others_had():
 
 
 def test_noisy_rows_count_by_how_precise_they_are():
-    memory = Memory(1, 1, 1000.0)
+    memory = TrainingPrior(1, 1, 1000.0)
     memory.keep(rows(1.0, 0.5, 20_000, 0), 0.0)
     one = torch.ones(1, 1, dtype=torch.float64)
     own = rows(1.0, 5.0, 1000, 1)  # a hundred times the variance
@@ -106,7 +106,7 @@ def test_models_and_systems_keep_it_on_disk(tmp_path):
     model, episodes = remembering(), system_episodes("grid", 2)
     save_model(model, tmp_path / "model")
     again = load_model(tmp_path / "model")
-    assert torch.equal(again.remembered.gram, model.memory.gram)
+    assert torch.equal(again.training_prior.gram, model.training_prior.gram)
     system = adapt(model, episodes)
     save_system(system, tmp_path / "system")
     steps = (episodes[0].observations[0].astype(float), episodes[0].actions)
@@ -117,7 +117,7 @@ def test_training_fills_it_at_the_end():
     found = train(
         recorded("grid"), iterations=2, horizon=4, model={"network": True, "memory": 1e4}, training={"fit_steps": 8}
     )
-    assert found.model.remembered is not None and np.isfinite(found.validation_nrmse)
+    assert found.model.training_prior is not None and np.isfinite(found.validation_nrmse)
 
 
 def test_single_steps_are_enough_to_adapt_to():

@@ -110,7 +110,7 @@ def test_bad_input_is_refused():
 
 
 def test_a_large_graph_is_filtered_around_one_state(monkeypatch):
-    monkeypatch.setattr("gce.dynamics.choice.MANY_NODES", 4)
+    monkeypatch.setattr("gce.features.base.MANY_NODES", 4)
     system, adapted_to, truth, seen = noisy_system("grid", 6)
     noise = NOISE * world_named("grid").observation_std
     found = run(Filter.opened(system, seen[0], noise=noise), truth.actions, seen)

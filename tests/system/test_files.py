@@ -71,24 +71,35 @@ def edit_config(path, **changes):
     edit(path, config={**json.loads(path.read_text())["config"], **changes})
 
 
+def edit_features(path, **changes):
+    edit_config(path, features={**json.loads(path.read_text())["config"]["features"], **changes})
+
+
 BAD_MODEL = {
     "missing json": (lambda f: (f / "model.json").unlink(), "has no model.json"),
     "missing tensors": (lambda f: (f / "model.safetensors").unlink(), "has no model.safetensors"),
     "not json": (lambda f: (f / "model.json").write_text("{"), "is not JSON"),
     "not text": (lambda f: (f / "model.json").write_bytes(b"\xff\xfe\x00"), "is not JSON"),
-    "foreign json": (lambda f: (f / "model.json").write_text('{"name": "x"}'), "is not a gce-model of version 1"),
-    "a list": (lambda f: (f / "model.json").write_text("[1, 2]"), "is not a gce-model of version 1"),
-    "later version": (lambda f: edit(f / "model.json", format_version=2), "is not a gce-model of version 1"),
+    "foreign json": (lambda f: (f / "model.json").write_text('{"name": "x"}'), "is not a gce-model of version 2"),
+    "a list": (lambda f: (f / "model.json").write_text("[1, 2]"), "is not a gce-model of version 2"),
+    "later version": (lambda f: edit(f / "model.json", format_version=3), "is not a gce-model of version 2"),
     "no config": (lambda f: edit(f / "model.json", config=[]), "does not describe a model"),
     "unknown name": (lambda f: edit_config(f / "model.json", colour=1), "does not describe a model"),
-    "word for a number": (lambda f: edit_config(f / "model.json", features="many"), "does not describe a model"),
-    "negative size": (lambda f: edit_config(f / "model.json", features=-1), "does not describe a model"),
+    "word for a number": (lambda f: edit_features(f / "model.json", num_features="many"), "does not describe a model"),
+    "negative size": (lambda f: edit_features(f / "model.json", num_features=-1), "does not describe a model"),
+    "unknown kind": (
+        lambda f: edit_features(f / "model.json", kind="odd"),
+        "no kind of features 'odd'.*register_features",
+    ),
     "unknown form": (lambda f: edit_config(f / "model.json", form="sparse"), "no form 'sparse'"),
-    "other size": (lambda f: edit_config(f / "model.json", features=5), "does not fit model.json"),
+    "other size": (lambda f: edit_features(f / "model.json", num_features=5), "does not fit model.json"),
     "other potential": (lambda f: edit_config(f / "model.json", potential="mlp"), "does not fit model.json"),
     "truncated": (lambda f: truncate(f / "model.safetensors"), "is truncated or damaged"),
     "empty": (lambda f: (f / "model.safetensors").write_bytes(b""), "is truncated or damaged"),
-    "nan": (lambda f: spoil(f / "model.safetensors", "encoder.relation"), "in encoder.relation that are not finite"),
+    "nan": (
+        lambda f: spoil(f / "model.safetensors", "features.encoder.relation"),
+        "in features.encoder.relation that are not finite",
+    ),
 }
 
 BAD_SYSTEM = {

@@ -55,7 +55,7 @@ class Topology:
     @classmethod
     def _alone(cls, graph: Graph, device: torch.device | str) -> Topology:
         def tensor(values: np.ndarray, dtype: torch.dtype) -> Tensor:
-            return torch.as_tensor(values, dtype=dtype, device=device)
+            return torch.tensor(values, dtype=dtype, device=device)
 
         senders, receivers = tensor(graph.edge_index, torch.int64)
         return cls(

@@ -56,6 +56,7 @@ class ModelConfig(StateShape):
 
 SHARED = tuple(f.name for f in dataclasses.fields(ModelConfig) if f.name != "features")
 """Settings of all models."""
+UNKNOWN = "there is no setting {!r} of a model; see gce.model.config for those there are"
 NOTHING = "selection"
 """The value of a switch that asks for no kind: the observation is among the features, and selected."""
 
@@ -73,6 +74,9 @@ def kind_and_settings(settings: Mapping[str, Any]) -> tuple[type[Features], dict
     """
     given = settings.get("features")
     if isinstance(given, Mapping):
+        unknown = [name for name in settings if name not in (*SHARED, "features")]
+        if unknown:
+            raise InputError(UNKNOWN.format(unknown[0]))
         return kind_named(str(given.get("kind"))), {name: given[name] for name in given if name != "kind"}
     kind = kind_asked_for(settings)
     flat = {FLAT.get(name, name): value for name, value in settings.items() if name not in (*SHARED, "kind")}
@@ -81,7 +85,7 @@ def kind_and_settings(settings: Mapping[str, Any]) -> tuple[type[Features], dict
     mine = {f.name for f in dataclasses.fields(kind.Config)}
     for name, value in flat.items():
         if name not in off:
-            raise InputError(f"there is no setting {name!r} of a model; see gce.model.ModelConfig for those there are")
+            raise InputError(UNKNOWN.format(name))
         if name not in mine and value and not off[name]:
             raise InputError(
                 f"{name}={value} is not a setting of features of the kind {kind.name!r}; leave it out, or choose "

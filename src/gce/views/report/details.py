@@ -179,7 +179,10 @@ def _details(
 
 def _model(system: System) -> dict[str, Any]:
     """What decides the model, as JSON values; the potential's hyper-parameter as it was learned."""
+    features = system.model.features
     config = dataclasses.asdict(system.model.config)
+    own = config.pop("features")
+    config |= {"kind": features.name, **own, "operator_alone": features.linear}
     learned = getattr(system.model.potential, "value", None)
     return config if learned is None else {**config, "potential_value": float(learned.detach())}
 

@@ -219,7 +219,7 @@ fit();
 spectrum("operator", "operator-note", DATA.spectra.operator, {
   style: "real",
   what: "Eigenvalues in feature space, with the weights of the first state.",
-  without: DATA.model.implicit
+  without: DATA.model.operator_alone === false || DATA.model.implicit
     ? "of these bodies the operator only corrects what their joints say; it is no map of its own."
     : "the operator shares no blocks over the nodes, or the graph is large.",
 });
