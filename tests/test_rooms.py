@@ -26,7 +26,7 @@ MAY_IMPORT = {
     "features": {"errors", "graphs", "operators"},
     "model": {"errors", "features", "graphs", "operators", "potentials"},
     "system": {"__init__", "errors", "graphs", "metrics", "model", "operators", "trajectory"},
-    "training": {"errors", "graphs", "metrics", "model", "operators", "progress", "system", "trajectory"},
+    "training": {"envs", "errors", "graphs", "metrics", "model", "operators", "progress", "system", "trajectory"},
     "control": {"errors"},
     "dynamics": {"control", "errors", "features", "graphs", "model", "operators", "potentials", "system"},
     "planning": {"control", "dynamics", "envs", "errors", "metrics", "system", "trajectory"},

@@ -11,14 +11,6 @@ from gce.model.config import ModelConfig
 from gce.training.preparation import find_kinematics
 from gce.trajectory import Dataset
 
-# What validation systems of each world preferred.
-PRESETS: dict[str, dict[str, Any]] = {
-    "rope": {"conservative": True},
-    "soft": {"implicit": True, "linear_features": 0, "ridge": 1e-2},
-    "swim": {"implicit": True, "drag": True, "linear_features": 0, "ridge": 1e-2},
-    "grid": {"node_constants": 30.0},
-}
-
 # A decoder finds observations from features that say where things are; rollouts stay among them, as in the paper.
 DECODED = {"conservative": False, "implicit": False, "drag": False, "reproject": False}
 
@@ -36,14 +28,6 @@ NETWORK_TRAINING: dict[str, Any] = {
     "noise_share": 0.0,
 }
 
-# How the models that come with the package were trained, where not as `training_for` says of any world.
-SINGLE_STEPS = {"iterations": 600, "horizon": 32, "fit_steps": 20, "free_running": False}
-TRAINING: dict[str, dict[str, Any]] = {
-    "soft": SINGLE_STEPS,
-    "swim": SINGLE_STEPS,
-    "grid": {"iterations": 300, "horizon": 16, "systems": 2, "fit_episodes": 3, "fit_steps": 8, "rollouts": 2},
-}
-
 STRUCTURE = ("points", "late_action", "fresh_start")
 """What a file's metadata may say about a world's structure, under `structure`."""
 
@@ -52,7 +36,14 @@ def training_for(world: str | None, network: bool = False) -> dict[str, Any]:
     """How to train on data of a world: iterations, the longest horizon, and fields of `TrainingConfig`."""
     if network:
         return dict(NETWORK_TRAINING)
-    return {"iterations": 4000, "horizon": 48, **TRAINING.get(world or "", {})}
+    return {"iterations": 4000, "horizon": 48, **_preset(world, "training")}
+
+
+def _preset(world: str | None, part: str) -> dict[str, Any]:
+    """What the recipe of a world says of a model or its training; nothing where there is no such world."""
+    from gce.envs import WORLDS
+
+    return dict(getattr(WORLDS[world].recipe, part)) if world in WORLDS else {}
 
 
 def config_for(data: Dataset, **overrides: Any) -> ModelConfig:
@@ -87,7 +78,7 @@ def config_for(data: Dataset, **overrides: Any) -> ModelConfig:
         "late_action": late,
         "previous_action": late,
     }
-    preset = PRESETS.get(data.world or "", {})
+    preset = _preset(data.world, "model")
     if overrides.get("decoder", "selection") != "selection":
         preset = {**preset, **DECODED}
     if overrides.get("network", False):
