@@ -54,14 +54,14 @@ def plan_body(world: str, goals: int) -> dict[str, Any]:
     takes."""
     import torch
 
-    from gce.planning.closed_loop import PROTOCOLS, problem_for
+    from gce.planning.closed_loop import problem_for
     from gce.planning.controller import Controller
 
     torch.set_num_threads(1)
     first, again, theirs, turns, costs = [], [], [], [], []
     for k in range(goals):
         env, system, goal = body_system(world, BODIES[world]["objects"], BODIES[world]["actuated"], k)
-        controller = Controller(system, problem_for(env, goal, PROTOCOLS[world]))
+        controller = Controller(system, problem_for(env, goal, env.recipe.protocol))
         plan = controller.plan(env.observe(), opening=True)
         first.append(plan.seconds)
         again.append(min(controller.plan(env.observe(), opening=True).seconds for _ in range(3)))
@@ -84,7 +84,6 @@ def body_system(world: str, objects: int, actuated: int, seed: int) -> tuple[Any
     """(environment at its start, adapted system, goal) with so many objects, so many of them actuated."""
     from gce.envs import world_named
     from gce.model.files import load_model, shipped
-    from gce.planning.closed_loop import PROTOCOLS
     from gce.system.system import adapt
     from gce.trajectory import Episode
 
@@ -99,7 +98,7 @@ def body_system(world: str, objects: int, actuated: int, seed: int) -> tuple[Any
         env.reset(seed=tries + k, options={"parameters": parameters})
         observations, actions = env.run(env.excitation(np.random.default_rng([tries, k]), 100), 100)
         episodes.append(Episode(env.graph, observations, actions))
-    goal = episodes[0].observations[PROTOCOLS[world].horizon].astype(float)
+    goal = episodes[0].observations[env.recipe.protocol.horizon].astype(float)
     env.reset(seed=tries, options={"parameters": parameters, "goal": goal})
     return env, adapt(load_model(shipped(world)).requires_grad_(False), episodes[1:], measure=False), goal
 
@@ -144,12 +143,12 @@ def plan_grid(topology: str, nodes: int, generators: int) -> dict[str, Any]:
     """One plan of 100 steps towards v = 1."""
     import torch
 
-    from gce.planning.closed_loop import PROTOCOLS, problem_for
+    from gce.planning.closed_loop import problem_for
     from gce.planning.controller import Controller
 
     torch.set_num_threads(1)
     env, system = grid_system(topology, nodes)
-    problem = problem_for(env, np.tile([1.0, 0.0], (nodes, 1)), PROTOCOLS["grid"])
+    problem = problem_for(env, env.default_goal(nodes), env.recipe.protocol)
     planned = np.flatnonzero(problem.controls[:, 0])[:generators]
     kept = np.zeros((nodes, 1), bool)
     kept[planned] = True

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from gce.metrics import control_cost, control_error, mmd, nrmse
+from gce.metrics import control_error, mmd, nrmse
 
 
 def numbers(*shape: int, seed: int = 0) -> np.ndarray:
@@ -26,14 +26,6 @@ def test_the_control_error_of_staying_at_zero_is_one():
     goal = numbers(5, 2)
     assert control_error(np.zeros((5, 2)), goal) == pytest.approx(1)
     assert control_error(goal, goal) == 0
-
-
-def test_the_control_cost_adds_over_steps():
-    o, a, goal = numbers(6, 5, 2), numbers(6, 5, 1, seed=1), numbers(5, 2, seed=2)
-    units = (np.array([1.0, 2.0]), np.array([0.5]), 0.1)
-    whole = control_cost(o, goal, a, *units)
-    assert control_cost(o[:2], goal, a[:2], *units) + control_cost(o[2:], goal, a[2:], *units) == pytest.approx(whole)
-    assert control_cost(np.broadcast_to(goal, o.shape), goal, 0 * a, *units) == 0
 
 
 def test_mmd_is_a_distance():

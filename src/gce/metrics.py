@@ -1,4 +1,4 @@
-"""The figures reported, defined once: control error and cost, prediction error, and distances of embeddings."""
+"""The figures reported, defined once: control error, prediction error, and distances of embeddings."""
 
 from __future__ import annotations
 
@@ -18,19 +18,6 @@ def nrmse(
 def control_error(final: Float[np.ndarray, "nodes d"], goal: Float[np.ndarray, "nodes d"]) -> float:
     """|o_M - o*| / |o*| in physical units."""
     return float(np.linalg.norm(final - goal) / np.linalg.norm(goal))
-
-
-def control_cost(
-    observations: Float[np.ndarray, "steps nodes d"],
-    goal: Float[np.ndarray, "nodes d"],
-    actions: Float[np.ndarray, "steps nodes a"],
-    observation_std: Float[np.ndarray, " d"],
-    action_std: Float[np.ndarray, " a"],
-    action_weight: float,
-) -> float:
-    """sum over t = 1..M of |(o_t - o*) / std|^2 + q |a_t / action std|^2."""
-    miss = np.square((observations - goal) / observation_std).sum()
-    return float(miss + action_weight * np.square(actions / action_std).sum())
 
 
 def mmd(first: Float[np.ndarray, "*batch d"], second: Float[np.ndarray, "*batch d"]) -> Float[np.ndarray, "*batch"]:

@@ -19,9 +19,10 @@ from gce.control.problem import Problem
 from gce.control.qp import solve_qp
 from gce.control.task import Dynamics, Task
 from gce.control.tracking import Limits
+from gce.envs import Protocol
 from gce.errors import InputError
 from gce.graphs.graph import Graph
-from gce.planning.closed_loop import Protocol, control, problem_for
+from gce.planning.closed_loop import control, problem_for
 from gce.trajectory import Episode
 
 TINY = {

@@ -16,7 +16,7 @@ from gce.dynamics.message import around
 from gce.envs.grid import PowerGrid
 from gce.graphs.graph import Graph, lattice
 from gce.graphs.topology import Topology
-from gce.planning.closed_loop import PROTOCOLS, problem_for
+from gce.planning.closed_loop import problem_for
 from gce.planning.controller import Controller
 from gce.planning.oracles import linear_oracle
 from gce.system.system import adapt
@@ -98,7 +98,7 @@ def test_rates_and_soft_limits_hold_on_large_graphs():
     env.reset(seed=1)
     system = replace(system, graph=env.graph, operator=replace(system.operator, constants=None))
     goal = np.tile([1.0, 0.0], (64, 1))
-    protocol = replace(PROTOCOLS["grid"], horizon=12)
+    protocol = replace(env.recipe.protocol, horizon=12)
     problem = problem_for(env, goal, protocol)
     still = problem_for(env, goal, replace(protocol, state_cost=1e-6, terminal_cost=1e-6))
     band = {"soft_low": goal - [0.01, np.inf], "soft_high": goal + [0.01, np.inf], "soft_cost": 100.0}

@@ -148,6 +148,15 @@ def test_reward_is_minus_the_stage_cost_to_the_goal(world):
     assert not truncated
 
 
+def test_the_cost_of_a_run_is_that_of_its_steps(world):
+    env = make(world)
+    goal = env.observe() + 0.5 * env.observation_std
+    observations, actions = env.run(env.excitation(np.random.default_rng(0), 6), 6)
+    stages = [env.stage_cost(o, goal, a) for o, a in zip(observations[1:], actions, strict=True)]
+    assert env.run_cost(observations[1:], actions, goal) == pytest.approx(sum(stages))
+    assert env.run_cost(np.stack([goal] * 6), 0 * actions, goal) == 0
+
+
 def test_the_picture_shows_goal_and_action(world):
     env = WORLDS[world](render_mode="rgb_array")
     env.reset(seed=1)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from gce.cli import main
-from gce.envs import PowerGrid, model_of_grid, usual_model
+from gce.envs import PowerGrid, Rope
 from gce.envs.grid import stressed
 from gce.envs.grid_batch import GridBatch, GridEquations, GridParameters
 from gce.envs.real_grids import (
@@ -229,7 +229,13 @@ def test_meshed_is_a_topology():
 
 
 def test_grids_have_models_by_their_graph():
-    assert model_of_grid("erdos_renyi", 150) == usual_model("grid") == "erdos_renyi"
-    assert model_of_grid("meshed", 150) == model_of_grid("case118", 118) == "meshed"
-    assert model_of_grid("erdos_renyi", 10_000) == model_of_grid("lattice", 100) == model_of_grid(None, 10) == "grid"
-    assert usual_model("rope") == "rope"
+    def model(topology, nodes):
+        return PowerGrid.model_for({"topology": topology}, [10, nodes])
+
+    assert model("erdos_renyi", 150) == PowerGrid.usual_model() == "erdos_renyi"
+    assert model("meshed", 150) == model("case118", 118) == "meshed"
+    assert model("erdos_renyi", 10_000) == model("lattice", 100) == PowerGrid.model_for({}, [10]) == "grid"
+    env = PowerGrid(objects=15, topology=MESHED)
+    env.reset(seed=2)
+    assert env.shipped_model() == "meshed"
+    assert Rope.usual_model() == "rope"

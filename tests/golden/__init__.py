@@ -24,7 +24,7 @@ from gce.envs.recording import Recording, record
 from gce.envs.replay import import_recordings
 from gce.model.files import load_model, shipped
 from gce.model.model import Model
-from gce.planning.closed_loop import PROTOCOLS, problem_for
+from gce.planning.closed_loop import problem_for
 from gce.planning.controller import Controller
 from gce.system.system import adapt
 from gce.trajectory import Dataset, Episode
@@ -75,7 +75,7 @@ def planned(model: Model, world: str, weights: str = "along") -> np.ndarray:
     first, *others = episodes(world)
     env = WORLDS[world]()
     env.reset(seed=0, options={"parameters": first.parameters})
-    protocol = PROTOCOLS[world]
+    protocol = env.recipe.protocol
     problem = problem_for(env, first.observations[HORIZON].astype(float), protocol)
     problem = gce.Problem(**{**vars(problem), "horizon": HORIZON})
     controller = Controller(adapt(model, others, measure=False), problem, weights, tolerance=protocol.tolerance)

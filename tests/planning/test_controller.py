@@ -9,7 +9,7 @@ from gce.control.problem import Problem, weights_of
 from gce.envs import world_named
 from gce.errors import InputError
 from gce.model.files import load_model, shipped
-from gce.planning.closed_loop import PROTOCOLS, control, figures, problem_for
+from gce.planning.closed_loop import control, figures, problem_for
 from gce.planning.controller import Controller
 from gce.system.system import adapt
 from gce.trajectory import Episode
@@ -36,7 +36,7 @@ def rope():
 
 
 def problem_of(env, target, **changes):
-    protocol = dataclasses.replace(PROTOCOLS[env.world], horizon=STEPS)
+    protocol = dataclasses.replace(env.recipe.protocol, horizon=STEPS)
     return dataclasses.replace(problem_for(env, target, protocol), **changes)
 
 
@@ -85,7 +85,7 @@ def test_forces_on_a_soft_body_change_slowly_from_plan_to_plan_too():
     problem = problem_of(env, target.observations[STEPS].astype(float))
     run = control(env, Controller(system, problem), STEPS // 2)
     change = np.abs(np.diff(run.actions, axis=0, prepend=np.zeros_like(run.actions[:1])))
-    limit = PROTOCOLS["soft"].rate
+    limit = env.recipe.protocol.rate
     assert change.max() <= limit + 1e-6
     free = control(env, Controller(system, dataclasses.replace(problem, rate=None)), STEPS // 2)
     assert np.abs(np.diff(free.actions, axis=0)).max() > limit

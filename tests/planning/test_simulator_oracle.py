@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from gce.envs import world_named
-from gce.planning.closed_loop import PROTOCOLS, Protocol, problem_for
+from gce.envs import Protocol, world_named
+from gce.planning.closed_loop import problem_for
 from gce.planning.simulator_oracle import Budget, best_on_simulator
 
 
@@ -11,7 +11,7 @@ def test_it_finds_better_actions_than_none_within_bounds():
     env = world_named("rope")(objects=3)
     env.reset(seed=2)
     goal = env.run(env.excitation(np.random.default_rng(0), 8), 8)[0][-1]
-    p = PROTOCOLS["rope"]
+    p = env.recipe.protocol
     problem = problem_for(env, goal, Protocol(8, 8, p.state_cost, p.terminal_cost, p.action_cost))
     found = best_on_simulator(env, problem, seed=2, budget=Budget(rounds=4, samples=12))
     nothing = best_on_simulator(env, problem, seed=2, budget=Budget(rounds=1, samples=1))

@@ -1,12 +1,14 @@
 """The tables' models: trained for a time, not twice, and from where another one ended."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from gce.baselines import load
 from gce.baselines.folder import about
 from gce.baselines.windows import Draw
+from gce.envs import Rope
 from gce.errors import InputError
 from gce.reproduce import recipes, train
 from gce.reproduce.recipes import Recipe
@@ -22,7 +24,7 @@ def queue(monkeypatch, tmp_path):
     small = {"episodes": 90, "objects": (3, 4), "group_size": 3, "steps": 6}
     first = Recipe("rope", "first", "cko", TINY, QUICK, minutes=0.02, validation_systems=1)
     more = Recipe("rope", "more", "cko", TINY, QUICK, minutes=0.01, validation_systems=1, start="first")
-    monkeypatch.setattr(train, "RECORDINGS", {"rope": small})
+    monkeypatch.setattr(Rope, "recipe", replace(Rope.recipe, recording=small))
     for module in (train, recipes):
         monkeypatch.setattr(module, "RECIPES", (Recipe("rope", "kpm", "kpm"), first, more))
     return Train(tmp_path / "data", tmp_path / "models", tmp_path / "work")

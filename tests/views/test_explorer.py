@@ -18,8 +18,8 @@ import torch
 
 from browser import DESK, PHONE, chromium, opened, overflow, swiped
 from gce.cli import main
+from gce.envs import Rope
 from gce.errors import InputError
-from gce.planning.closed_loop import PROTOCOLS
 from gce.system.system import adapt
 from gce.views.explorer import server as serving
 from gce.views.explorer.jobs import Bench, Job, Stopped
@@ -135,7 +135,8 @@ class Listener(Job):
 
 
 def test_a_plan_tells_how_far_it_is_and_can_be_stopped_on_the_way(prepared, monkeypatch):
-    monkeypatch.setitem(PROTOCOLS, "rope", dataclasses.replace(PROTOCOLS["rope"], feedback=7))
+    protocol = dataclasses.replace(Rope.recipe.protocol, feedback=7)
+    monkeypatch.setattr(Rope, "recipe", dataclasses.replace(Rope.recipe, protocol=protocol))
     job = Listener()
     pursue(prepared, prepared.goal, 12, job)
     words, shares = zip(*job.told, strict=True)

@@ -121,20 +121,19 @@ class Control:
         """A system drawn at random, recorded to adapt to, and a goal that recorded actions reach."""
         import numpy as np
 
-        from gce.envs import PowerGrid, model_of_grid, world_named
+        from gce.envs import world_named
         from gce.model.files import load_model, shipped
-        from gce.planning.closed_loop import PROTOCOLS
         from gce.system.system import adapt
         from gce.trajectory import Episode
 
         world = world_named(self.what)
         if self.case is not None:
-            env = real_grid(self.what, self.case, self.objects)
+            env = real_grid(world, self.case, self.objects)
         else:
             env = world(objects=self.objects if self.objects is not None else world.object_range[1] + 1)
         env.reset(seed=self.seed)
         count = env.graph.num_nodes
-        parameters, M = env.parameters, self.horizon or PROTOCOLS[self.what].horizon
+        parameters, M = env.parameters, self.horizon or world.recipe.protocol.horizon
         recorded = []
         with progress(f"recording {self.case or f'a {self.what} of {count}'}", self.adapt + 1, "episodes") as done:
             for k in range(self.adapt + 1):
@@ -146,13 +145,10 @@ class Control:
                 observations, actions = env.run(env.excitation(np.random.default_rng([self.seed, k]), steps), steps)
                 recorded.append(Episode(env.graph, observations, actions, parameters=dataclasses.asdict(parameters)))
                 done(1)
-        goal = recorded[0].observations[M].astype(float)
-        if self.goal is not None:
-            goal = self._world_goal(env)
-        if self.what == "grid" and self.goal is None:
-            goal = np.tile([1.0, 0.0], (count, 1))
-        name = model_of_grid(env.topology, count) if isinstance(env, PowerGrid) else self.what
-        model = load_model(self.model or shipped(name))
+        goal = world.default_goal(count) if self.goal is None else self._world_goal(env)
+        if goal is None:
+            goal = recorded[0].observations[M].astype(float)
+        model = load_model(self.model or shipped(env.shipped_model()))
         system, led = adapt(model, recorded[1:]), recorded[0].actions.astype(float)
         return self._act(env, system, parameters, goal, M, self.seed, recorded[1:], led if self.goal is None else None)
 
@@ -161,7 +157,6 @@ class Control:
         import numpy as np
 
         from gce.envs import WORLDS
-        from gce.planning.closed_loop import PROTOCOLS
         from gce.system.system import adapt
         from gce.trajectory import Dataset, control_limits
 
@@ -191,13 +186,14 @@ class Control:
         if not episode.parameters:
             raise InputError(f"episode {self.episode} does not say its physical parameters; the simulator needs them")
         env = WORLDS[world]()
-        M = self.horizon or self.goal_step or min(PROTOCOLS[world].horizon, episode.length)
+        M = self.horizon or self.goal_step or min(env.recipe.protocol.horizon, episode.length)
         step = self.goal_step or M
+        default = env.default_goal(episode.num_nodes) if self.goal_step is None else None
         if self.goal is not None:
             env.reset(seed=0, options={"parameters": episode.parameters})
             goal = self._world_goal(env)
-        elif world == "grid" and self.goal_step is None:
-            goal = np.tile([1.0, 0.0], (episode.num_nodes, 1))
+        elif default is not None:
+            goal = default
         elif step <= episode.length:
             goal = episode.observations[step].astype(float)
         else:
@@ -232,12 +228,12 @@ class Control:
         self, env: Any, system: Any, parameters: Any, goal: Any, M: int, seed: int, adapted: list[Any], recorded: Any
     ) -> dict[str, Any]:
         from gce import __version__
-        from gce.planning.closed_loop import PROTOCOLS, control, figures, problem_for
+        from gce.planning.closed_loop import control, figures, problem_for
         from gce.planning.controller import Controller
         from gce.planning.observer import Filter, noise_scale
         from gce.views.report.details import details_of_run
 
-        protocol = PROTOCOLS[env.world]
+        protocol = env.recipe.protocol
         protocol = dataclasses.replace(
             protocol,
             horizon=M,
@@ -292,14 +288,10 @@ def _advise(answer: dict[str, Any]) -> None:
         )
 
 
-def real_grid(world: str, case: str, objects: int | None) -> Any:
+def real_grid(world: Any, case: str, objects: int | None) -> Any:
     """The environment of a real grid."""
-    from gce.envs import PowerGrid
-    from gce.envs.real_grids import check_case
-
-    if world != PowerGrid.world:
-        raise InputError(f"--case is a real grid; {world} has none: give the grid world")
+    if not world.cases:
+        raise InputError(f"--case is a real grid; {world.world} has none: give the grid world")
     if objects is not None:
         raise InputError(f"{case} has a number of nodes of its own; leave --objects out")
-    check_case(case)
-    return PowerGrid(topology=case)
+    return world.of_case(case)

@@ -180,13 +180,13 @@ def find_model(folder: Path | None, data: Any, forms: bool = False) -> Any:
 
 def _suited(data: Any) -> str:
     """The name of the shipped model for data of a world."""
-    from gce.envs import PowerGrid, model_of_grid
+    from gce.envs import WORLDS
 
-    if data.world != PowerGrid.world:
+    if data.world not in WORLDS:
         return str(data.world)
-    recording = data.metadata.get("recording", {})
+    settings = data.metadata.get("recording", {}).get("settings", {})
     sizes = (data.group(int(group)).graph.num_nodes for group in set(data.groups.tolist()))
-    return model_of_grid(recording.get("settings", {}).get("topology"), max(sizes))
+    return WORLDS[data.world].model_for(settings, sizes)
 
 
 def others_of_group(data: Any, episode: int, count: int) -> list[int]:

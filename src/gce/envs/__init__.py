@@ -1,16 +1,18 @@
-"""The four worlds, and their Gymnasium names gce/Rope-v0, gce/Soft-v0, gce/Swim-v0 and gce/PowerGrid-v0.
+"""The worlds, by name, and their Gymnasium names gce/Rope-v0, gce/Soft-v0, gce/Swim-v0 and gce/PowerGrid-v0.
 
 gce/PaddedRope-v0 and so on are the same in boxes of one size, for vector environments and libraries without graphs.
 """
 
 from __future__ import annotations
 
+from typing import Any, TypeVar
+
 import gymnasium as gym
 
 from gce.envs.base import GraphEnv, Policy
 from gce.envs.grid import PowerGrid
 from gce.envs.padded import PaddedEnv
-from gce.envs.real_grids import CASES, MESHED
+from gce.envs.recipe import Protocol, Recipe
 from gce.envs.rope import Rope
 from gce.envs.soft import Soft
 from gce.envs.swim import Swim
@@ -22,50 +24,64 @@ __all__ = [
     "PaddedEnv",
     "Policy",
     "PowerGrid",
+    "Protocol",
+    "Recipe",
     "Rope",
     "Soft",
     "Swim",
-    "model_of_grid",
-    "usual_model",
+    "register_world",
     "world_named",
 ]
 
-WORLDS: dict[str, type[GraphEnv]] = {world.world: world for world in (Rope, Soft, Swim, PowerGrid)}
+WORLDS: dict[str, type[GraphEnv]] = {}
+World = TypeVar("World", bound=type[GraphEnv])
+RESERVED = ("own",)
+"""What commands call data of no known world."""
 
 
-def world_named(name: str) -> type[GraphEnv]:
-    if name not in WORLDS:
-        raise InputError(f"there is no world {name!r}; the worlds are {', '.join(WORLDS)}")
+def world_named(name: Any) -> type[GraphEnv]:
+    if not isinstance(name, str) or name not in WORLDS:
+        raise InputError(
+            f"there is no world {name!r}; the worlds are {', '.join(WORLDS)}, and gce.envs.register_world adds one"
+        )
     return WORLDS[name]
 
 
-LARGEST_NETWORK = 1000
-"""Nodes of a grid whose model has network features, which take the square of them."""
+def register_world(world: World) -> World:
+    """Make a world known to all commands under its name, and to Gymnasium; may stand above the class as a decorator.
 
-
-def model_of_grid(topology: str | None, nodes: int) -> str:
-    """The name of the model that comes with the package for grids of a kind.
-
-    Small ones have models with network features, by topology; rings, lattices and large ones have that of the world,
-    which passes messages and takes memory in proportion to lines.
+    A class that lacks part of the contract of `GraphEnv` is refused.
     """
-    if nodes > LARGEST_NETWORK or topology not in ("erdos_renyi", MESHED, *CASES):
-        return PowerGrid.world
-    return topology if topology == "erdos_renyi" else MESHED
-
-
-def usual_model(world: str) -> str:
-    """The name of the model that comes with the package for what a world draws unless asked for something else."""
-    return model_of_grid("erdos_renyi", PowerGrid.object_range[1]) if world == PowerGrid.world else world
-
-
-for _world in WORLDS.values():
+    if missing := _missing(world):
+        raise InputError(f"the world {world.__name__} has no {', '.join(missing)}; define each in its class")
+    if not isinstance(world.recipe, Recipe):
+        raise InputError(f"the recipe of {world.__name__} is {world.recipe!r}, expected a gce.envs.Recipe")
+    name = world.world
+    if not (isinstance(name, str) and name.isidentifier()) or name in RESERVED:
+        raise InputError(f"{world.__name__} cannot have the name {name!r}; choose one word, not {RESERVED[0]}")
+    for taken, other in WORLDS.items():
+        if taken == name or other.__name__ == world.__name__:
+            raise InputError(
+                f"{world.__name__} with the name {name!r} would hide {other.__name__} with the name {taken!r}; "
+                "choose other names"
+            )
+    WORLDS[name] = world
+    gym.register(f"gce/{world.__name__}-v0", entry_point=f"{world.__module__}:{world.__name__}", max_episode_steps=1000)
     gym.register(
-        f"gce/{_world.__name__}-v0", entry_point=f"{_world.__module__}:{_world.__name__}", max_episode_steps=1000
-    )
-    gym.register(
-        f"gce/Padded{_world.__name__}-v0",
+        f"gce/Padded{world.__name__}-v0",
         entry_point="gce.envs.padded:make_padded",
-        kwargs={"world": _world.world},
+        kwargs={"world": name},
         max_episode_steps=1000,
     )
+    return world
+
+
+def _missing(world: type[GraphEnv]) -> list[str]:
+    """What `GraphEnv` declares and a class neither sets nor inherits: constants without a value, abstract methods."""
+    constants = [name for name, kind in GraphEnv.__annotations__.items() if str(kind).startswith("ClassVar")]
+    unset = [name for name in constants if not hasattr(world, name)]
+    return unset + [name for name in dir(world) if getattr(getattr(world, name), "__isabstractmethod__", False)]
+
+
+for _world in (Rope, Soft, Swim, PowerGrid):
+    register_world(_world)

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import dataclasses
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import gymnasium as gym
@@ -18,6 +19,7 @@ from gymnasium.spaces import Box, Discrete, GraphInstance
 from gymnasium.spaces import Graph as GraphSpace
 from jaxtyping import Bool, Float, UInt8
 
+from gce.envs.recipe import Recipe
 from gce.errors import InputError
 from gce.graphs.graph import Graph
 
@@ -41,6 +43,8 @@ class GraphEnv(gym.Env[GraphInstance, np.ndarray]):
     """
 
     world: ClassVar[str]
+    recipe: ClassVar[Recipe]
+    """What experiments chose for the world: sizes, protocol, presets."""
     dt: ClassVar[float]
     Parameters: ClassVar[type]
     observation_names: ClassVar[tuple[str, ...]]
@@ -63,6 +67,10 @@ class GraphEnv(gym.Env[GraphInstance, np.ndarray]):
     """Whether an action shows in the observations one step late."""
     fresh_start: ClassVar[bool] = False
     """Whether the first step of an episode is free of all forces but the action."""
+    cases: ClassVar[tuple[str, ...]] = ()
+    """Names of real systems, where the world has any (`of_case`)."""
+    settings: Mapping[str, Any] = MappingProxyType({})
+    """Arguments of the world beside the number of objects; the class has those it takes unless told otherwise."""
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 50}
 
@@ -138,6 +146,25 @@ class GraphEnv(gym.Env[GraphInstance, np.ndarray]):
             },
         }
 
+    @classmethod
+    def model_for(cls, settings: Mapping[str, Any], sizes: Iterable[int]) -> str:
+        """The name of the model that comes with the package for systems of these numbers of nodes."""
+        return cls.world
+
+    @classmethod
+    def usual_model(cls) -> str:
+        """The name of the model that comes with the package for what the world draws unless told otherwise."""
+        return cls.model_for(cls.settings, cls.object_range)
+
+    def shipped_model(self) -> str:
+        """The name of the model that comes with the package for the current system."""
+        return self.model_for(self.settings, [self.graph.num_nodes])
+
+    @classmethod
+    def of_case(cls, case: str) -> GraphEnv:
+        """The world of a real system."""
+        raise InputError(f"{cls.world} has no real systems; leave the case {case!r} out")
+
     # ---- what a controller asks ----
 
     @property
@@ -151,11 +178,32 @@ class GraphEnv(gym.Env[GraphInstance, np.ndarray]):
         """Which coordinates of an observation are positions."""
         return np.isin(self.observation_names, self.position_names)
 
+    @classmethod
+    def default_goal(cls, num_nodes: int) -> Float[np.ndarray, "nodes coordinates"] | None:
+        """The goal unless another is given; None where that is an observation that recorded actions reach."""
+        return None
+
     def stage_cost(self, observation: np.ndarray, goal: np.ndarray, action: np.ndarray) -> float:
         """|(o - goal) / std|^2 + action_weight |a / action std|^2, the reported cost of one step."""
         miss = (observation - goal) / self.observation_std
         effort = np.where(self.actuated[:, None], action, 0.0) / self.action_std
         return float(np.sum(miss**2) + self.action_weight * np.sum(effort**2))
+
+    def run_cost(
+        self,
+        observations: Float[np.ndarray, "steps nodes coordinates"],
+        actions: Float[np.ndarray, "steps nodes action"],
+        goal: Float[np.ndarray, "nodes coordinates"],
+    ) -> float:
+        """The stage costs of all steps, observations[t] being what actions[t] leads to."""
+        miss = np.square((observations - goal) / self.observation_std).sum()
+        return float(miss + self.action_weight * np.square(actions / self.action_std).sum())
+
+    def extra_figures(
+        self, observations: Float[np.ndarray, "steps nodes coordinates"], goal: Float[np.ndarray, "nodes coordinates"]
+    ) -> dict[str, float]:
+        """What is reported of a run in this world beside what is reported in all."""
+        return {}
 
     # ---- Gymnasium ----
 
@@ -180,7 +228,8 @@ class GraphEnv(gym.Env[GraphInstance, np.ndarray]):
         self.observation_noise = _share("observation_noise", options)
         self.process_noise = _share("process_noise", options)
         self._action = np.zeros(self.action_space.shape or ())
-        self.goal = None if options.get("goal") is None else self._check_goal(options["goal"])
+        goal = options.get("goal")
+        self.goal = self.default_goal(self.graph.num_nodes) if goal is None else self._check_goal(goal)
         self._begin()
         return self._instance(self.observe()), {"parameters": dataclasses.asdict(self.parameters)}
 

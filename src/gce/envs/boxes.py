@@ -44,6 +44,11 @@ DIRECTIONS = ((0, 0), (-1, 0), (1, 0), (0, -1), (0, 1), (-1, -1), (-1, 1), (1, -
 CELL_RANGE = (-4, 3)
 """Robots grow within these cells, in x and y."""
 
+# What the recipes of Soft and Swim share.
+PRESET = {"implicit": True, "linear_features": 0, "ridge": 1e-2}
+SINGLE_STEPS = {"iterations": 600, "horizon": 32, "fit_steps": 20, "free_running": False}
+COUNTS = {"slow": "slow_boxes"}
+
 Cell = tuple[int, int]
 
 

@@ -6,8 +6,10 @@ environment, its linear model and its picture.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import numpy as np
@@ -26,7 +28,8 @@ from gce.envs.grid_batch import (
     GridParameters,
 )
 from gce.envs.network import layout, link_colour, network_canvas, node_size, value_colour
-from gce.envs.real_grids import CASES, MESHED, case_parameters, draw_meshed
+from gce.envs.real_grids import CASES, MESHED, case_parameters, check_case, draw_meshed
+from gce.envs.recipe import Pictures, Protocol, Recipe
 from gce.errors import InputError
 from gce.graphs.graph import Graph, erdos_renyi, lattice, ring
 
@@ -40,6 +43,8 @@ EDGE_PROBABILITY = 0.15
 HOLDS = (1, 5, 10, 25)
 """Steps a recorded action is held: short ones excite the network's fast modes, long ones the slow common mode."""
 
+LARGEST_NETWORK = 1000
+"""Nodes of a grid whose model has network features, which take the square of them."""
 SATURATION = 0.1
 MARGIN = 0.05
 """Of the stiffness of random sparse grids, of which K of a generator is 1.25."""
@@ -82,6 +87,33 @@ class PowerGrid(GraphEnv):
     num_relations = 6
     object_range = (50, 100)
     group_size = 10
+    cases = tuple(CASES)
+    settings: Mapping[str, Any] = MappingProxyType({"topology": "erdos_renyi"})
+    recipe = Recipe(
+        protocol=Protocol(100, 50, 1.0, 10.0, 0.01, unit=1.0, action_unit=1.0, positions_only=True),
+        unseen=(100, 150),
+        offered=(5, 120),
+        pictures=Pictures(102, columns=3, chart=("voltages", "voltage, p.u.")),
+        model={"node_constants": 30.0},
+        training={"iterations": 300, "horizon": 16, "systems": 2, "fit_episodes": 3, "fit_steps": 8, "rollouts": 2},
+        recording={"episodes": 1500, "group_size": 10, "settings": {"topology": "erdos_renyi"}},
+        # Graphs of 50 to 100 nodes: as few systems, episodes and steps an iteration as our own model takes there.
+        baselines={
+            "cko": {
+                # On grids CKO runs away with the published ridge (docs/notes/baselines.md).
+                "model": {"ridge_factors": (1.0, 10.0, 100.0)},
+                "schedule": {
+                    "horizons": (4, 8, 16),
+                    "draw": {"systems": 2, "windows": 2, "fit_episodes": 3, "fit_steps": 8},
+                },
+            },
+            "graph_ode": {
+                "schedule": {"horizons": (1, 4, 8), "draw": {"systems": 2, "windows": 2}},
+                "validation_systems": 1,  # adapting to one takes minutes
+            },
+        },
+        counts={"slow": "slow_grid", **dict.fromkeys(("latent", "costly", "runs"), "grid")},
+    )
     metadata: ClassVar[dict[str, Any]] = {"render_modes": ["rgb_array"], "render_fps": 20}  # type: ignore[misc]
 
     parameters: GridParameters
@@ -98,7 +130,23 @@ class PowerGrid(GraphEnv):
         self._case = case_parameters(topology) if topology in CASES else None
         super().__init__(objects if self._case is None else self._case.num_nodes, render_mode)
         self.topology = topology
+        self.settings = {"topology": topology}
         self._drawn: tuple[GridParameters, np.ndarray] | None = None
+
+    @classmethod
+    def model_for(cls, settings: Mapping[str, Any], sizes: Iterable[int]) -> str:
+        """Small grids have models with network features, by topology; rings, lattices and large ones have that of the
+        world, which passes messages and takes memory in proportion to lines.
+        """
+        topology = settings.get("topology")
+        if max(sizes) > LARGEST_NETWORK or topology not in ("erdos_renyi", MESHED, *CASES):
+            return cls.world
+        return MESHED if topology in CASES else topology
+
+    @classmethod
+    def of_case(cls, case: str) -> PowerGrid:
+        check_case(case)
+        return cls(topology=case)
 
     # ---- the random grid ----
 
@@ -172,11 +220,21 @@ class PowerGrid(GraphEnv):
         u = np.clip(np.where(self.actuated[:, None], action, 0.0), -ACTION_LIMIT, ACTION_LIMIT)
         return float(np.sum((observation[:, 0] - reference) ** 2) + self.action_weight * np.sum(u**2))
 
+    def run_cost(self, observations: np.ndarray, actions: np.ndarray, goal: np.ndarray) -> float:
+        return float(sum(self.stage_cost(o, goal, a) for o, a in zip(observations, actions, strict=True)))
+
+    @classmethod
+    def default_goal(cls, num_nodes: int) -> Float[np.ndarray, "nodes coordinates"]:
+        return np.tile([1.0, 0.0], (num_nodes, 1))
+
+    def extra_figures(self, observations: np.ndarray, goal: np.ndarray) -> dict[str, float]:
+        """voltage_error: |v_M - goal v| / |v_0 - goal v|."""
+        away = np.linalg.norm(observations[0, :, 0] - goal[:, 0])
+        return {"voltage_error": float(np.linalg.norm(observations[-1, :, 0] - goal[:, 0]) / away)}
+
     # ---- physics ----
 
     def _begin(self) -> None:
-        if self.goal is None:
-            self.goal = np.tile([1.0, 0.0], (self.parameters.num_nodes, 1))
         self._batch = GridBatch([self.parameters])
         # A spawned stream: the loads are the same for a seed whether the parameters were drawn or given.
         self._batch.reset(self.np_random.spawn(1), self.process_noise)

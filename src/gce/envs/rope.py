@@ -12,6 +12,7 @@ from jaxtyping import Bool
 from gce.envs.base import Policy, check_choice
 from gce.envs.bodies import BodyEnv
 from gce.envs.drawing import Canvas
+from gce.envs.recipe import Pictures, Protocol, Recipe
 from gce.errors import InputError
 from gce.graphs.graph import Graph
 
@@ -72,6 +73,15 @@ class Rope(BodyEnv):
     points = ((0, 1, 2, 3),)
     # The engine moves bodies before it computes forces: the first step knows only the impulse.
     fresh_start = True
+    recipe = Recipe(
+        protocol=Protocol(40, 40, 3e-4, 1.0, 1e-3),
+        unseen=(10, 14),
+        offered=(3, 30),
+        pictures=Pictures(9),
+        model={"conservative": True},
+        counts={"costly": "runs"},
+        longer_trained=True,
+    )
 
     parameters: RopeParameters
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from gce.envs.base import Policy
-from gce.envs.boxes import FIXED, BoxEnv, BoxParameters, draw_materials, grow
+from gce.envs.boxes import COUNTS, FIXED, PRESET, SINGLE_STEPS, BoxEnv, BoxParameters, draw_materials, grow
+from gce.envs.recipe import Pictures, Protocol, Recipe
 from gce.errors import InputError
 
 GROUND = (0, -4)
@@ -37,6 +38,16 @@ class Soft(BoxEnv):
     action_weight = 0.001
     num_relations = 36
     stiffness_range = (600.0, 1000.0)
+    recipe = Recipe(
+        # Recorded forces change by up to 200 N a step: beyond half of that plans shake what no model predicts.
+        protocol=Protocol(64, 32, 3e-3, 1.0, 1e-2, change_cost=2.0, rate=100.0),
+        unseen=(10, 14),
+        offered=(3, 20),
+        pictures=Pictures(8),
+        model=PRESET,
+        training=SINGLE_STEPS,
+        counts=COUNTS,
+    )
 
     def draw_parameters(self, rng: np.random.Generator, num_objects: int) -> BoxParameters:
         if num_objects < 3:

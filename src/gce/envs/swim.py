@@ -6,7 +6,21 @@ import numpy as np
 from jaxtyping import Int
 
 from gce.envs.base import Policy
-from gce.envs.boxes import ACTUATED, OUTWARD, RIGID, SIDES, SOFT, BoxEnv, BoxParameters, draw_materials, grow
+from gce.envs.boxes import (
+    ACTUATED,
+    COUNTS,
+    OUTWARD,
+    PRESET,
+    RIGID,
+    SIDES,
+    SINGLE_STEPS,
+    SOFT,
+    BoxEnv,
+    BoxParameters,
+    draw_materials,
+    grow,
+)
+from gce.envs.recipe import Pictures, Protocol, Recipe
 from gce.envs.soft import random_walk
 
 WATER = 50.0
@@ -50,6 +64,16 @@ class Swim(BoxEnv):
     num_relations = 27
     stiffness_range = (600.0, 800.0)
     margin = 4.0  # swimmers travel up to 3 m in 100 steps
+    recipe = Recipe(
+        # What water does to a swimmer bends with the actions: the last digits of a plan take long, and change nothing.
+        protocol=Protocol(64, 32, 3e-3, 1.0, 3e-2, tolerance=1e-3),
+        unseen=(10, 14),
+        offered=(4, 20),
+        pictures=Pictures(8),
+        model={**PRESET, "drag": True},
+        training=SINGLE_STEPS,
+        counts=COUNTS,
+    )
 
     def draw_parameters(self, rng: np.random.Generator, num_objects: int) -> BoxParameters:
         if num_objects in GLIDERS:

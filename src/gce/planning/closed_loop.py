@@ -11,43 +11,12 @@ import numpy as np
 from jaxtyping import Float
 
 from gce.control.problem import Problem
-from gce.envs import GraphEnv
+from gce.envs import GraphEnv, Protocol
 from gce.errors import InputError
-from gce.metrics import control_cost, control_error
+from gce.metrics import control_error
 from gce.planning.plans import Plan, Planner
 
 Array = np.ndarray
-
-
-@dataclass(frozen=True)
-class Protocol:
-    """How a world is controlled unless asked otherwise.
-
-    horizon, feedback: steps of a run and between its plans. state_cost, terminal_cost: of observations, all in the mean
-    of the world's units; action_cost: of actions in their unit; change_cost: of leaving the plan made one step before,
-    less by the factor k for one made k steps before; rate: how much an action may change in a step, in its own unit.
-    Chosen on systems recorded for validation.
-    tolerance: when a plan has settled (`Controller`).
-    """
-
-    horizon: int
-    feedback: int
-    state_cost: float
-    terminal_cost: float
-    action_cost: float
-    tolerance: float = 1e-4
-    change_cost: float = 0.0
-    rate: float = np.inf
-
-
-PROTOCOLS = {
-    "rope": Protocol(40, 40, 3e-4, 1.0, 1e-3),
-    # Recorded forces change by up to 200 N a step: beyond half of that plans shake what no model predicts.
-    "soft": Protocol(64, 32, 3e-3, 1.0, 1e-2, change_cost=2.0, rate=100.0),
-    # What water does to a swimmer bends with the actions: the last digits of a plan take long, and change nothing.
-    "swim": Protocol(64, 32, 3e-3, 1.0, 3e-2, tolerance=1e-3),
-    "grid": Protocol(100, 50, 1.0, 10.0, 0.01),
-}
 
 
 @dataclass(frozen=True)
@@ -73,7 +42,7 @@ class Run:
 def problem_for(env: GraphEnv, goal: Array, protocol: Protocol, **changes: Any) -> Problem:
     """The problem of a world: its bounds, its actuated nodes, and costs in its units."""
     low, high = env.action_bounds
-    grid = env.world == "grid"
+    unit, action_unit = protocol.unit, protocol.action_unit
     return Problem(
         horizon=protocol.horizon,
         goal=goal,
@@ -84,9 +53,9 @@ def problem_for(env: GraphEnv, goal: Array, protocol: Protocol, **changes: Any) 
         action_cost=protocol.action_cost,
         change_cost=protocol.change_cost / protocol.feedback,
         rate=np.full_like(low, protocol.rate) if np.isfinite(protocol.rate) else None,
-        unit=1.0 if grid else float(env.observation_std.mean()),
-        action_unit=1.0 if grid else env.action_std,
-        tracked=np.broadcast_to(env.positions, goal.shape[-2:]) if grid else None,
+        unit=float(env.observation_std.mean()) if unit is None else unit,
+        action_unit=env.action_std if action_unit is None else action_unit,
+        tracked=np.broadcast_to(env.positions, goal.shape[-2:]) if protocol.positions_only else None,
         **changes,
     )
 
@@ -152,7 +121,7 @@ def figures(env: GraphEnv, run: Run, recorded: Float[Array, "steps nodes a"] | N
         "control_error_positions": control_error(final[:, places], run.goal[:, places]),
         "control_error_over_nothing": error / nothing if nothing > 0 else None,
         "nothing": nothing,
-        "cost": _cost(env, run.observations, run.actions, run.goal),
+        "cost": env.run_cost(run.observations[1:], run.actions, run.goal),
         "predicted_cost": run.plans[0].cost,
         "status": run.status,
         "plan_seconds": [plan.seconds for plan in run.plans],
@@ -160,10 +129,7 @@ def figures(env: GraphEnv, run: Run, recorded: Float[Array, "steps nodes a"] | N
     }
     if recorded is not None and len(recorded) >= len(run.actions):
         found["replay"] = control_error(replayed(env, recorded[: len(run.actions)])[-1], run.goal)
-    if env.world == "grid":
-        away = np.linalg.norm(run.observations[0, :, 0] - run.goal[:, 0])
-        found["voltage_error"] = float(np.linalg.norm(final[:, 0] - run.goal[:, 0]) / away)
-    return found
+    return found | env.extra_figures(run.observations, run.goal)
 
 
 def uncontrolled(env: GraphEnv, steps: int) -> Float[Array, "M_plus_1 nodes d"]:
@@ -176,9 +142,3 @@ def replayed(env: GraphEnv, actions: Float[Array, "M nodes a"]) -> Float[Array, 
     twin = type(env)()
     twin.reset(seed=env.np_random_seed, options={"parameters": env.parameters, "process_noise": env.process_noise})
     return twin.run(lambda t: actions[t], len(actions))[0]
-
-
-def _cost(env: GraphEnv, observations: Array, actions: Array, goal: Array) -> float:
-    if env.world == "grid":
-        return float(sum(env.stage_cost(o, goal, a) for o, a in zip(observations[1:], actions, strict=True)))
-    return control_cost(observations[1:], goal, actions, env.observation_std, env.action_std, env.action_weight)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gce.planning.closed_loop import PROTOCOLS
+from gce.envs import world_named
 from gce.reproduce.experiment import Record
 from gce.reproduce.methods import method
 from gce.reproduce.recipes import LONG, LONGER
@@ -40,7 +40,7 @@ RUNNING_COSTS = (1e-3, 3e-3, 5e-3, 1e-2, 2e-2, 3e-2, 1e-1)
 
 def methods_of(world: str) -> tuple[str, ...]:
     """The rows of a world's table; Rope has models of longer training too."""
-    return (*METHODS, *LONGER, *LONG) if world == "rope" else METHODS
+    return (*METHODS, *LONGER, *LONG) if world_named(world).recipe.longer_trained else METHODS
 
 
 def methods_with_long(world: str) -> tuple[str, ...]:
@@ -87,7 +87,7 @@ def cheaper_cost(tuned: Sequence[Record], running: Sequence[Record], world: str)
         for name in METHODS
         if not name.startswith("ours") and (value := chosen_cost(tuned, world, name)) is not None
     ]
-    own = PROTOCOLS[world].state_cost
+    own = world_named(world).recipe.protocol.state_cost
     largest = {}
     for q in (q for q in RUNNING_COSTS if q >= own):
         found = {figure: summarise(ours, f"{figure}_{q:g}") for figure in ("error", "cost")}

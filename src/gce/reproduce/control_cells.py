@@ -14,12 +14,11 @@ from typing import Any
 import numpy as np
 
 from gce.metrics import control_error, nrmse
-from gce.planning.closed_loop import PROTOCOLS
 from gce.planning.oracles import linear_oracle
 from gce.reproduce.cells import Cell
 from gce.reproduce.experiment import Context
 from gce.reproduce.methods import Method
-from gce.reproduce.tasks import MODULES, SIZES, TEST, Setting, draw, protocol_for, run_control
+from gce.reproduce.tasks import MODULES, TEST, Setting, draw, protocol_for, run_control, sizes_of
 
 UNADAPTED = ("nothing", "oracle")
 DEFAULT_EPISODES = 8
@@ -55,8 +54,7 @@ def run_cell(cell: Cell, context: Context, predicted: bool = False) -> dict[str,
 @lru_cache(maxsize=2)
 def _drawn(world: str, split: str, seed: int, episodes: int, observation: float, process: float) -> Setting:
     """Cells of one seed follow each other, and share the system."""
-    sizes = SIZES[world][split]
-    return draw(world, sizes, seed, episodes, observation_noise=observation, process_noise=process)
+    return draw(world, sizes_of(world, split), seed, episodes, observation_noise=observation, process_noise=process)
 
 
 _models: dict[tuple[Any, ...], Method] = {}
@@ -75,18 +73,19 @@ def loaded(context: Context, world: str, name: str, form: str | None = None) -> 
 def _unadapted(setting: Setting, name: str, observation_noise: float, process_noise: float) -> dict[str, Any]:
     """Doing nothing, and on the grid two plans of the true linear model."""
     env = setting.restart(observation_noise, process_noise)
-    nodes, M = env.graph.num_nodes, PROTOCOLS[env.world].horizon
+    protocol, nodes = env.recipe.protocol, env.graph.num_nodes
+    M = protocol.horizon
     plan = np.zeros((M, nodes, 1))
     if name == "oracle":
         A, B, c = env.linearised()  # type: ignore[attr-defined]
         weight = np.tile(np.concatenate([np.ones(nodes), np.zeros(nodes)]), (M, 1))
-        weight[-1] *= np.sqrt(1 + PROTOCOLS["grid"].terminal_cost)
+        weight[-1] *= np.sqrt(1 + protocol.terminal_cost)
         used = np.flatnonzero(env.actuated)
         goal = np.concatenate([np.ones(nodes), np.zeros(nodes)])
         oracle = linear_oracle(A, B[:, used], c, goal, weight, np.sqrt(0.01), env.action_limit)
     path, seen = [env._observation()], env.observe()
     for t in range(M):
-        if name == "oracle" and t % PROTOCOLS["grid"].feedback == 0:
+        if name == "oracle" and t % protocol.feedback == 0:
             plan[t:, used, 0] = oracle.plan(t, seen.T.reshape(-1))
         env._advance(plan[t])
         path.append(env._observation())
@@ -100,7 +99,4 @@ def _unadapted(setting: Setting, name: str, observation_noise: float, process_no
         "status": "solved",
         "objects": nodes,
     }
-    if env.world == "grid":
-        away = np.linalg.norm(observations[0, :, 0] - goal[:, 0])
-        figures["voltage_error"] = float(np.linalg.norm(observations[-1, :, 0] - goal[:, 0]) / away)
-    return figures
+    return figures | env.extra_figures(observations, goal)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
+from gce.envs import world_named
 from gce.errors import InputError
 from gce.reproduce.cells import Cell
 from gce.reproduce.methods import Method, method
@@ -41,18 +42,12 @@ class Preset:
 
     def count(self, world: str, name: str) -> int:
         """Runs of a method in a world."""
-        if name in SLOW:
-            return {"rope": self.slow, "grid": self.slow_grid}.get(world, self.slow_boxes)
-        if world == "grid":
-            return self.grid
-        return self.latent if name in LATENT else self.costly if _costly(world, name) else self.runs
+        kind = "slow" if name in SLOW else "latent" if name in LATENT else "costly" if name == "cko" else "runs"
+        count: int = getattr(self, world_named(world).recipe.counts.get(kind, kind))
+        return count
 
     def tuned_on(self, name: str) -> int:
         return self.slow_tuning if name in SLOW else min(self.tuning, self.latent) if name in LATENT else self.tuning
-
-
-def _costly(world: str, name: str) -> bool:
-    return world != "rope" and name == "cko"
 
 
 QUICK = Preset(

@@ -18,7 +18,7 @@ from gce.baselines import Adapted, BaselineController, load
 from gce.baselines import adapt as adapt_baseline
 from gce.baselines.folder import kind_of
 from gce.control.problem import Problem
-from gce.envs import usual_model
+from gce.envs import world_named
 from gce.errors import InputError
 from gce.model.files import load_model, shipped
 from gce.planning.controller import Controller
@@ -140,7 +140,7 @@ class Method:
 def method(models: Path, world: str, name: str) -> Method:
     """By name; `ours_shipped` is the model that comes with the package."""
     own = models / world / name.removesuffix(IN_FEATURES)
-    return Method(world, name, shipped(usual_model(world)) if name == "ours_shipped" else own)
+    return Method(world, name, shipped(world_named(world).usual_model()) if name == "ours_shipped" else own)
 
 
 def noisy(episodes: Sequence[Episode], share: float, unit: np.ndarray, rng: np.random.Generator) -> list[Episode]:

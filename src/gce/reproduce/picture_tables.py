@@ -8,9 +8,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from gce.envs import world_named
+from gce.envs import WORLDS, world_named
 from gce.operators import FORMS
-from gce.planning.closed_loop import PROTOCOLS
 from gce.reproduce.cells import Cell
 from gce.reproduce.control_cells import control_cell, loaded
 from gce.reproduce.experiment import Context, Experiment, Preset, Record
@@ -21,7 +20,6 @@ from gce.reproduce.tasks import TEST, draw, run_control
 from gce.views.plots import write_strip
 
 MODULES = ("gce.reproduce.picture_tables",)
-PICTURED = {"rope": 9, "soft": 8, "swim": 8, "grid": 102}
 SNAPSHOTS = 5
 
 
@@ -91,7 +89,10 @@ class ControlPictures(Experiment):
 
     def cells(self, preset: Preset, context: Context) -> list[Cell]:
         found = []
-        for world, objects in PICTURED.items():
+        pictured = {name: world.recipe.pictures.objects for name, world in WORLDS.items()}
+        for world, objects in pictured.items():
+            if objects is None:
+                continue
             settings = {"world": world, "method": "ours_shipped", "objects": objects}
             model = context.method(world, "ours_shipped")
             if model is not None:
@@ -102,9 +103,9 @@ class ControlPictures(Experiment):
         s = cell.settings
         setting = draw(s["world"], (s["objects"], s["objects"]), TEST + cell.seed)
         subject = loaded(context, s["world"], s["method"]).adapt(setting.episodes)
-        run, found = run_control(setting, subject, PROTOCOLS[s["world"]])
+        run, found = run_control(setting, subject, setting.env.recipe.protocol)
         times = np.linspace(0, len(run.actions), SNAPSHOTS).round().astype(int)
-        path = run.observations if s["world"] == "grid" else run.observations[times]
+        path = run.observations if setting.env.recipe.pictures.chart else run.observations[times]
         return {
             **found,
             "times": times.tolist(),
@@ -122,28 +123,31 @@ class ControlPictures(Experiment):
             env = world_named(world)(objects=record["settings"]["objects"])
             env.reset(seed=TEST + record["seed"])
             path, goal, times = np.array(found["observations"]), np.array(found["goal"]), found["times"]
-            shown = path[times] if world == "grid" else path
-            frames = [env.draw(o, None, goal) for o in shown]
-            write_strip(frames, folder / f"control_{world}.png", columns=len(frames) if world != "grid" else 3)
+            pictures = env.recipe.pictures
+            frames = [env.draw(o, None, goal) for o in (path[times] if pictures.chart else path)]
+            write_strip(frames, folder / f"control_{world}.png", columns=pictures.columns or len(frames))
             steps = ", ".join(str(t) for t in times)
             error = found.get("voltage_error", found["control_error"])
             lines.append(
                 f"{world.capitalize()}, steps {steps}; control error {error:.3f}.\n\n![](control_{world}.png)\n"
             )
-            if world == "grid":
-                _voltages(path[..., 0], env.dt, folder / "control_grid_voltages.png")
-                lines.append("![](control_grid_voltages.png)\n")
+            if pictures.chart:
+                word, label = pictures.chart
+                _course(path[..., 0], goal[:, 0], env.dt, label, folder / f"control_{world}_{word}.png")
+                lines.append(f"![](control_{world}_{word}.png)\n")
         return "\n".join(lines)
 
 
-def _voltages(voltages: np.ndarray, dt: float, path: Path) -> None:
+def _course(values: np.ndarray, goal: np.ndarray, dt: float, label: str, path: Path) -> None:
+    """A line a node over time, and where they should be."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(6, 3.6), layout="constrained")
     axis = figure.subplots()
-    axis.plot(dt * np.arange(len(voltages)), voltages, color="C0", alpha=0.25, linewidth=0.7)
-    axis.axhline(1.0, color="black", linewidth=0.8)
-    axis.set(xlabel="seconds", ylabel="voltage, p.u.")
+    axis.plot(dt * np.arange(len(values)), values, color="C0", alpha=0.25, linewidth=0.7)
+    for level in np.unique(goal):
+        axis.axhline(level, color="black", linewidth=0.8)
+    axis.set(xlabel="seconds", ylabel=label)
     figure.savefig(path, dpi=120, metadata={"Software": None})
 
 

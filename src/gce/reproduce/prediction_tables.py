@@ -18,7 +18,7 @@ from gce.reproduce.methods import noisy
 from gce.reproduce.names import title
 from gce.reproduce.pictures import curves
 from gce.reproduce.statistics import markdown, paired, select, summarise, values_of
-from gce.reproduce.tasks import SEEN, SIZES, TEST, draw
+from gce.reproduce.tasks import SEEN, TEST, draw, sizes_of
 
 STEPS = (1, 10, 50, 100)
 MODULES = ("gce.reproduce.prediction_tables",)
@@ -42,7 +42,7 @@ class PredictionTable(Experiment):
     def run(self, cell: Cell, context: Context) -> dict[str, Any]:
         s = cell.settings
         world, unit = s["world"], world_named(s["world"]).observation_std
-        setting = draw(world, SIZES[world][SEEN], TEST + cell.seed, s["episodes"])
+        setting = draw(world, sizes_of(world, SEEN), TEST + cell.seed, s["episodes"])
         rng = np.random.default_rng([cell.seed, 3])
         subject = loaded(context, world, s["method"]).adapt(
             noisy(setting.episodes, s["noise"], unit, rng) if s["noise"] else setting.episodes

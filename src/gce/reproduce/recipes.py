@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gce.baselines.windows import Draw
+from gce.envs import world_named
 from gce.errors import InputError
 
 OURS = "ours"
@@ -45,17 +46,6 @@ LONG = ("cko_long",)
 """Our CKO beside the published one, which was trained for 400,000 iterations on a GPU."""
 
 
-# Graphs of 50 to 100 nodes: as few systems, episodes and steps an iteration as our own model takes there.
-SCHEDULES: dict[tuple[str, str], dict[str, Any]] = {
-    ("grid", "cko"): {"horizons": (4, 8, 16), "draw": Draw(systems=2, windows=2, fit_episodes=3, fit_steps=8)},
-    ("grid", "graph_ode"): {"horizons": (1, 4, 8), "draw": Draw(systems=2, windows=2)},
-}
-MODELS: dict[tuple[str, str], dict[str, Any]] = {("grid", "cko"): {"ridge_factors": (1.0, 10.0, 100.0)}}
-"""On grids CKO runs away with the published ridge (docs/notes/baselines.md)."""
-VALIDATED = {("grid", "graph_ode"): 1}
-"""Fewer systems to validate on: adapting to one takes minutes."""
-
-
 def _ours(world: str, potential: str) -> Recipe:
     chosen = {"potential": potential, "potential_value": POTENTIALS[potential]}
     return Recipe(world, f"ours_{potential}", OURS, chosen)
@@ -77,17 +67,16 @@ def bandwidth_model(bandwidth: float) -> str:
 
 
 def _baselines(world: str, *names: str) -> list[Recipe]:
-    return [
-        Recipe(
-            world,
-            name,
-            name,
-            dict(MODELS.get((world, name), {})),
-            schedule=dict(SCHEDULES.get((world, name), {})),
-            validation_systems=VALIDATED.get((world, name), Recipe.validation_systems),
-        )
-        for name in names
-    ]
+    return [_baseline(world, name) for name in names]
+
+
+def _baseline(world: str, name: str) -> Recipe:
+    """As published, but for what the world's recipe changes."""
+    changes = dict(world_named(world).recipe.baselines.get(name, {}))
+    schedule = dict(changes.pop("schedule", {}))
+    if "draw" in schedule:
+        schedule["draw"] = Draw(**schedule["draw"])
+    return Recipe(world, name, name, schedule=schedule, **changes)
 
 
 RECIPES: tuple[Recipe, ...] = (

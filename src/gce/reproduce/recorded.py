@@ -19,7 +19,6 @@ import numpy as np
 from gce.envs import world_named
 from gce.envs.replay import import_recordings
 from gce.metrics import nrmse
-from gce.planning.closed_loop import PROTOCOLS
 from gce.reproduce import paper
 from gce.reproduce.cells import Cell
 from gce.reproduce.choices import chosen_cost, methods_with_long
@@ -64,7 +63,7 @@ class Recorded(Experiment):
                 target, *rest = list(data)
         env.reset(seed=0, options={"parameters": target.parameters})
         truth = target.observations.astype(float)
-        setting = Setting(env, 0, truth[PROTOCOLS[world].horizon], target, rest)
+        setting = Setting(env, 0, truth[env.recipe.protocol.horizon], target, rest)
         subject = loaded(context, world, name).adapt(rest)
         protocol = protocol_for(world, cell.settings)
         _, found = run_control(setting, subject, protocol)

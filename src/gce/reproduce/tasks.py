@@ -12,21 +12,23 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from gce.envs import GraphEnv, world_named
-from gce.planning.closed_loop import PROTOCOLS, Protocol, Run, control, figures, problem_for
+from gce.envs import GraphEnv, Protocol, world_named
+from gce.planning.closed_loop import Run, control, figures, problem_for
 from gce.reproduce.methods import Subject
 from gce.trajectory import Episode
 
 Array = np.ndarray
 
 SEEN, UNSEEN = "in-distribution", "few-shot"
-SIZES: dict[str, dict[str, tuple[int, int]]] = {
-    **{world: {SEEN: (5, 9), UNSEEN: (10, 14)} for world in ("rope", "soft", "swim")},
-    "grid": {SEEN: (50, 100), UNSEEN: (100, 150)},
-}
 TEST, VALIDATION = 7_000_000, 8_000_000
 """Seeds of the systems of the tables, and of those that action weights are chosen on."""
 MODULES = ("gce.planning.closed_loop", "gce.envs", "gce.reproduce.tasks")
+
+
+def sizes_of(world: str, split: str) -> tuple[int, int]:
+    """The smallest and largest system: those trained on, or others."""
+    kind = world_named(world)
+    return {SEEN: kind.object_range, UNSEEN: kind.recipe.unseen}[split]
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,7 @@ def draw(
     """A system, a clean episode that gives the goal, and recordings of it with the noise asked for."""
     env = world_named(world)(objects=sizes)
     env.reset(seed=seed)
-    parameters, M = env.parameters, PROTOCOLS[world].horizon
+    parameters, M = env.parameters, env.recipe.protocol.horizon
     found = []
     for k in range(episodes + 1):
         noise = {"observation_noise": observation_noise, "process_noise": process_noise} if k else {}
@@ -73,7 +75,9 @@ def draw(
         observations, actions = env.run(env.excitation(np.random.default_rng([drawn, 1]), steps), steps)
         found.append(Episode(env.graph, observations, actions))
     target, *rest = found
-    goal = np.tile([1.0, 0.0], (env.graph.num_nodes, 1)) if world == "grid" else target.observations[M].astype(float)
+    goal = env.default_goal(env.graph.num_nodes)
+    if goal is None:
+        goal = target.observations[M].astype(float)
     return Setting(env, int(np.random.SeedSequence([seed, 0]).generate_state(1)[0]), goal, target, rest)
 
 
@@ -96,9 +100,7 @@ def run_control(
     reported["feature_cost"] = float(np.square(psi - aim).sum() + effort)
     reported["plan_seconds"] = float(sum(found["plan_seconds"]))
     reported["objects"] = env.graph.num_nodes
-    if "voltage_error" in found:
-        reported["voltage_error"] = found["voltage_error"]
-    return run, reported
+    return run, reported | env.extra_figures(run.observations, run.goal)
 
 
 def protocol_for(world: str, settings: dict[str, Any]) -> Protocol:
@@ -106,4 +108,4 @@ def protocol_for(world: str, settings: dict[str, Any]) -> Protocol:
     changes = {name: settings[name] for name in ("action_cost", "state_cost") if settings.get(name) is not None}
     if settings.get("costs_alone"):
         changes |= {"change_cost": 0.0, "rate": np.inf}
-    return replace(PROTOCOLS[world], **changes)
+    return replace(world_named(world).recipe.protocol, **changes)

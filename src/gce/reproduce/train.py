@@ -28,12 +28,6 @@ VALIDATION_SHARE = 0.25
 VALIDATIONS = 4
 TRIALS = 3
 """Iterations timed at each horizon."""
-RECORDINGS: dict[str, dict[str, Any]] = {
-    "rope": {"episodes": 6000, "objects": (5, 9), "group_size": 12},
-    "soft": {"episodes": 6000, "objects": (5, 9), "group_size": 12},
-    "swim": {"episodes": 6000, "objects": (5, 9), "group_size": 12},
-    "grid": {"episodes": 1500, "objects": (50, 100), "group_size": 10, "settings": {"topology": "erdos_renyi"}},
-}
 
 
 @dataclass
@@ -213,12 +207,14 @@ def _horizons(recipe: Recipe) -> tuple[int, ...]:
 
 
 def _recorded(world: str, folder: Path) -> Path:
+    from gce.envs import world_named
     from gce.envs.recording import Recording, record
 
     file = folder / f"{world}.h5"
     if not file.exists():
         folder.mkdir(parents=True, exist_ok=True)
-        recording = Recording(world, seed=1, **RECORDINGS[world])
+        kind = world_named(world)
+        recording = Recording(world, **{"objects": kind.object_range, "seed": 1, **kind.recipe.recording})
         with progress(f"recording {file}", recording.episodes) as done:
             record(recording, file, progress=done)
     return file

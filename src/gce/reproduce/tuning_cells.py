@@ -7,13 +7,13 @@ from typing import Any
 from gce.reproduce.cells import Cell
 from gce.reproduce.control_cells import loaded
 from gce.reproduce.experiment import Context
-from gce.reproduce.tasks import SEEN, SIZES, VALIDATION, draw, protocol_for, run_control
+from gce.reproduce.tasks import SEEN, VALIDATION, draw, protocol_for, run_control, sizes_of
 
 
 def run_with_each(cell: Cell, context: Context, weight: str) -> dict[str, Any]:
     """Error and cost by value of a field of `Protocol`; the settings name its values, in the plural."""
     world = cell.settings["world"]
-    setting = draw(world, SIZES[world][SEEN], VALIDATION + cell.seed)
+    setting = draw(world, sizes_of(world, SEEN), VALIDATION + cell.seed)
     subject = loaded(context, world, cell.settings["method"]).adapt(setting.episodes)
     found: dict[str, Any] = {}
     for value in cell.settings[f"{weight}s"]:

@@ -14,22 +14,6 @@ from gce.model.config import FLAT, SHARED, ModelConfig, configured, kind_asked_f
 from gce.training.preparation import find_kinematics
 from gce.trajectory import Dataset
 
-# What validation systems of each world preferred.
-PRESETS: dict[str, dict[str, Any]] = {
-    "rope": {"conservative": True},
-    "soft": {"implicit": True, "linear_features": 0, "ridge": 1e-2},
-    "swim": {"implicit": True, "drag": True, "linear_features": 0, "ridge": 1e-2},
-    "grid": {"node_constants": 30.0},
-}
-
-# How the models that come with the package were trained, where not as `training_for` says of any world.
-SINGLE_STEPS = {"iterations": 600, "horizon": 32, "fit_steps": 20, "free_running": False}
-TRAINING: dict[str, dict[str, Any]] = {
-    "soft": SINGLE_STEPS,
-    "swim": SINGLE_STEPS,
-    "grid": {"iterations": 300, "horizon": 16, "systems": 2, "fit_episodes": 3, "fit_steps": 8, "rollouts": 2},
-}
-
 STRUCTURE = ("points", "late_action", "fresh_start")
 """What a file's metadata may say about a world's structure, under `structure`."""
 
@@ -40,7 +24,14 @@ def training_for(world: str | None, model: Mapping[str, Any]) -> dict[str, Any]:
     model: settings of the model that are asked for; a kind of features may want a training of its own.
     """
     kind = kind_asked_for(model)
-    return {"iterations": 4000, "horizon": 48, **(kind.training_settings or TRAINING.get(world or "", {}))}
+    return {"iterations": 4000, "horizon": 48, **(kind.training_settings or _preset(world, "training"))}
+
+
+def _preset(world: str | None, part: str) -> dict[str, Any]:
+    """What the recipe of a world says of a model or its training; nothing where there is no such world."""
+    from gce.envs import WORLDS
+
+    return dict(getattr(WORLDS[world].recipe, part)) if world in WORLDS else {}
 
 
 def config_for(data: Dataset, **overrides: Any) -> ModelConfig:
@@ -75,7 +66,7 @@ def config_for(data: Dataset, **overrides: Any) -> ModelConfig:
         "late_action": late,
         "previous_action": late,
     }
-    return configured(with_preset(found, PRESETS.get(data.world or "", {}), overrides))
+    return configured(with_preset(found, _preset(data.world, "model"), overrides))
 
 
 def with_preset(found: Mapping[str, Any], preset: Mapping[str, Any], asked: Mapping[str, Any]) -> dict[str, Any]:

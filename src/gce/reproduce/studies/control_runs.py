@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 
 from gce.command import run_module
-from gce.envs import GraphEnv, usual_model, world_named
+from gce.envs import GraphEnv, world_named
 from gce.model.files import load_model, shipped
-from gce.planning.closed_loop import PROTOCOLS, control, figures, problem_for
+from gce.planning.closed_loop import control, figures, problem_for
 from gce.planning.controller import Controller
 from gce.progress import progress
 from gce.reproduce.studies.lines import Lines
@@ -64,8 +64,8 @@ class ControlRuns:
 
     def _bank(self, first: int) -> Iterator[tuple[GraphEnv, System]]:
         """Systems drawn at random, each adapted to 8 recorded episodes."""
-        model = load_model(shipped(usual_model(self.world)))
         world = world_named(self.world)
+        model = load_model(shipped(world.usual_model()))
         for k in range(first, self.systems):
             env = world(objects=world.object_range)
             env.reset(seed=SYSTEM_SEED + k)
@@ -78,10 +78,10 @@ class ControlRuns:
             yield env, adapt(model, episodes, measure=False)
 
     def _one(self, env: GraphEnv, system: System, r: int) -> dict[str, Any]:
-        protocol, seed = PROTOCOLS[self.world], GOAL_SEED + r
+        protocol, seed = env.recipe.protocol, GOAL_SEED + r
         env.reset(seed=seed, options={"parameters": env.parameters})
-        goal = np.tile([1.0, 0.0], (env.graph.num_nodes, 1))
-        if self.world != "grid":
+        goal = env.default_goal(env.graph.num_nodes)
+        if goal is None:
             M = protocol.horizon
             goal = env.run(env.excitation(np.random.default_rng([seed, 2]), M), M)[0][-1]
         env.reset(seed=seed, options={"parameters": env.parameters, "goal": goal})

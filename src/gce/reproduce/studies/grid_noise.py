@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 
 from gce.command import run_module
-from gce.envs import PowerGrid, usual_model
+from gce.envs import PowerGrid
 from gce.model.files import load_model, shipped
-from gce.planning.closed_loop import PROTOCOLS, control, figures, problem_for
+from gce.planning.closed_loop import control, figures, problem_for
 from gce.planning.controller import Controller
 from gce.planning.observer import Filter
 from gce.planning.oracles import LinearOracle, linear_oracle
@@ -57,8 +57,8 @@ class GridNoise:
 
         torch.set_num_threads(1)
         lines = Lines(self.out / "noisy_grids.jsonl")
-        known = {(line["grid"], line["noise"], line["level"]) for line in lines.records}
-        model = load_model(shipped(usual_model("grid"))).requires_grad_(False)
+        known = {tuple(line[name] for name in ("grid", "noise", "level")) for line in lines.records}
+        model = load_model(shipped(PowerGrid.usual_model())).requires_grad_(False)
         missing = [(k, *case) for k in range(self.grids) for case in CASES if (k, *case) not in known]
         with progress("controlling grids", self.grids * len(CASES), "runs") as done:
             done(self.grids * len(CASES) - len(missing))
@@ -91,7 +91,7 @@ class GridNoise:
 
     def _ours(self, env: PowerGrid, system: System, kind: str, level: float) -> dict[str, Any]:
         goal = np.tile([1.0, 0.0], (env.graph.num_nodes, 1))
-        problem = problem_for(env, goal, PROTOCOLS["grid"])
+        problem = problem_for(env, goal, env.recipe.protocol)
         observer = None
         if kind == "observation" and level:
             noise = level * env.observation_std
@@ -104,7 +104,7 @@ class GridNoise:
         env.reset(seed=seed, options=options)
         oracle, where = self._oracle_of(env), np.flatnonzero(env.actuated)
         start, cost, plan = env._observation(), 0.0, np.empty((0, len(where)))
-        for t in range(PROTOCOLS["grid"].horizon):
+        for t in range(env.recipe.protocol.horizon):
             if t % self.feedback == 0:
                 plan = oracle.plan(t, env.observe().T.reshape(-1))
             action = np.zeros((env.graph.num_nodes, 1))
@@ -118,7 +118,7 @@ class GridNoise:
         key = np.asarray(env.parameters.stress).tobytes()
         if key not in self._known:
             self._known.clear()
-            protocol, n = PROTOCOLS["grid"], env.graph.num_nodes
+            protocol, n = env.recipe.protocol, env.graph.num_nodes
             A, B, c = env.linearised()
             weight = np.zeros((protocol.horizon, 2 * n))
             weight[:, :n] = np.sqrt(protocol.state_cost)
@@ -131,7 +131,7 @@ class GridNoise:
     def _nothing(self, env: PowerGrid, seed: int, options: dict[str, Any]) -> dict[str, Any]:
         env.reset(seed=seed, options=options)
         start, cost, still = env._observation(), 0.0, np.zeros((env.graph.num_nodes, 1))
-        for _ in range(PROTOCOLS["grid"].horizon):
+        for _ in range(env.recipe.protocol.horizon):
             env._advance(still)
             cost += env.stage_cost(env._observation(), None, still)
         return {"error": _error(start, env._observation()), "cost": cost}

@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 
 from gce.command import run_module
-from gce.envs import usual_model, world_named
+from gce.envs import world_named
 from gce.errors import InputError
 from gce.metrics import nrmse
 from gce.model.files import load_model, shipped
@@ -99,8 +99,8 @@ class LongRollouts:
         import torch
 
         torch.set_num_threads(1)
-        model = load_model(self.model or shipped(usual_model(self.world)))
         world = world_named(self.world)
+        model = load_model(self.model or shipped(world.usual_model()))
         env = world(objects=world.object_range)
         seeds = range(self.seed + first, self.seed + min(first + self.batch, self.systems))
         systems, truths, adapted = [], [], []
@@ -184,7 +184,7 @@ class LongRollouts:
 
     def _fingerprint(self) -> str:
         """Of what decides the records: parts of other models or settings are not taken for these."""
-        folder = self.model or shipped(usual_model(self.world))
+        folder = self.model or shipped(world_named(self.world).usual_model())
         text = json.dumps([self.world, self.systems, self.steps, self.adapt, self.seed, self.batch])
         weights = (folder / "model.safetensors").read_bytes() + (folder / "model.json").read_bytes()
         return hashlib.sha256(text.encode() + weights).hexdigest()[:12]

@@ -25,7 +25,7 @@ from gce.envs import PowerGrid
 from gce.envs.real_grids import CASES, MESHED
 from gce.model.files import load_model, shipped
 from gce.model.model import Model
-from gce.planning.closed_loop import PROTOCOLS, control, problem_for, uncontrolled
+from gce.planning.closed_loop import control, problem_for, uncontrolled
 from gce.planning.controller import Controller
 from gce.planning.oracles import LinearOracle, linear_oracle
 from gce.progress import progress
@@ -78,7 +78,7 @@ class RealGrids:
 
 def one_run(model: Model, case: str, seed: int, episodes: int) -> dict[str, Any]:
     """Errors |V_M - 1| / |V_0 - 1| and costs of all methods on one stressed grid."""
-    protocol = PROTOCOLS["grid"]
+    protocol = PowerGrid.recipe.protocol
     env = PowerGrid(topology=case)
     env.reset(seed=seed)
     parameters = env.parameters

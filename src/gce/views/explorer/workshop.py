@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from gce.envs import WORLDS, GraphEnv, world_named
+from gce.envs import WORLDS, GraphEnv, Protocol, world_named
 from gce.errors import InputError
 from gce.model.files import load_model, shipped
-from gce.planning.closed_loop import PROTOCOLS, Protocol, control, figures, problem_for, uncontrolled
+from gce.planning.closed_loop import control, figures, problem_for, uncontrolled
 from gce.planning.controller import Controller
 from gce.planning.plans import Plan, Planner
 from gce.system.system import System, adapt
@@ -26,8 +26,6 @@ Array = np.ndarray
 
 EPISODES = 8
 STEPS = 100
-OBJECTS = {"rope": (3, 30), "soft": (3, 20), "swim": (4, 20), "grid": (5, 120)}
-"""How many objects the page offers: what is planned within a minute or so."""
 HORIZONS = (5, 200)
 HORIZON = 100
 """Steps offered at first: more than protocols have, since goals are dragged further than recordings go."""
@@ -67,7 +65,7 @@ def choices() -> dict[str, Any]:
             model = load_model(shipped(name))
         except InputError:
             continue
-        low, high = OBJECTS.get(name, world.object_range)
+        low, high = world.recipe.offered or world.object_range
         found.append(
             {
                 "name": name,
@@ -82,12 +80,9 @@ def choices() -> dict[str, Any]:
 
 def check(request: dict[str, Any]) -> Choice:
     """A request's choice; what cannot be is refused."""
-    world = request.get("world")
-    if not isinstance(world, str) or world not in PROTOCOLS:
-        raise InputError(f"there is no world {world!r}; the worlds are {', '.join(PROTOCOLS)}")
-    low, high = OBJECTS.get(world, world_named(world).object_range)
-    objects = _whole(request, "objects", low, high)
-    return Choice(world, objects, str(request.get("potential")), _whole(request, "seed", 0, 10**6))
+    world = world_named(request.get("world"))
+    objects = _whole(request, "objects", *(world.recipe.offered or world.object_range))
+    return Choice(world.world, objects, str(request.get("potential")), _whole(request, "seed", 0, 10**6))
 
 
 def _whole(request: dict[str, Any], name: str, low: int, high: int) -> int:
@@ -101,8 +96,8 @@ def prepare(choice: Choice, job: Job) -> Prepared:
     """Draw a system, record it, and adapt the shipped model to it."""
     job.tell("loading the model", 0.02)
     model = under_potential(load_model(shipped(choice.world)), choice.potential)
-    protocol = PROTOCOLS[choice.world]
     env = world_named(choice.world)(objects=choice.objects)
+    protocol = env.recipe.protocol
     env.reset(seed=choice.seed)
     parameters, recorded = env.parameters, []
     for k in range(EPISODES + 1):
@@ -146,19 +141,17 @@ def described(prepared: Prepared) -> dict[str, Any]:
 
 def pursue(prepared: Prepared, goal: Array, horizon: int, job: Job) -> dict[str, Any]:
     """Plan for a goal and act on the simulator; plans and steps are added to the job as they come."""
-    protocol = dataclasses.replace(
-        PROTOCOLS[prepared.choice.world],
-        horizon=horizon,
-        feedback=min(PROTOCOLS[prepared.choice.world].feedback, horizon),
-    )
     env = prepared.env
+    usual = env.recipe.protocol
+    protocol = dataclasses.replace(usual, horizon=horizon, feedback=min(usual.feedback, horizon))
     env.reset(seed=prepared.choice.seed, options={"parameters": prepared.parameters, "goal": goal})
     teller = Teller(prepared, goal, protocol, job)
     job.add(teller.step_item(0, env._observation(), None))
     run = control(env, teller, protocol.feedback, teller.stepped)
     still = uncontrolled(env, horizon)
     found = figures(env, run)
-    shares = ("control_error", "control_error_over_nothing", "control_error_positions", "voltage_error", "cost")
+    extra = env.extra_figures(run.observations, run.goal)
+    shares = ("control_error", "control_error_over_nothing", "control_error_positions", *extra, "cost")
     return {
         "figures": {name: found[name] for name in shares if found.get(name) is not None and np.isfinite(found[name])},
         "status": run.status,
