@@ -22,6 +22,7 @@ _HOMES = {
     "Controller": "gce.planning.controller",
     "Plan": "gce.planning.plans",
     "Problem": "gce.control.problem",
+    "Status": "gce.control.status",
     "System": "gce.system.system",
     "adapt": "gce.system.system",
     "train": "gce.training.learning",
