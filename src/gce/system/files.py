@@ -42,6 +42,8 @@ def load_model(folder: Path | str) -> Model:
     try:
         config = ModelConfig(**{name: _tuples(value) for name, value in text["config"].items()})
         model = Model(config)
+    except InputError as error:
+        raise InputError(f"{folder}/model.json cannot be used: {error}") from None
     except (AttributeError, KeyError, IndexError, TypeError, ValueError, RuntimeError) as error:
         raise InputError(f"{folder}/model.json does not describe a model: {error}; restore or train it again") from None
     expected = model.state_dict()

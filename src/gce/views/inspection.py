@@ -17,9 +17,9 @@ from jaxtyping import Complex, Float, Int
 
 from gce.dynamics.message import MessageDynamics
 from gce.dynamics.message_kernel import MessageStep
+from gce.errors import InputError
 from gce.metrics import nrmse
 from gce.model.embedding import nodes_first
-from gce.operators import HomMeanForm
 from gce.potentials import gibbs_weights
 from gce.system.evidence import normalised, see, total
 from gce.system.stability import blocks
@@ -55,12 +55,15 @@ def operator_spectrum(system: System, weights: Float[Array, " edges"]) -> Comple
 
     None where it does not share its blocks over all nodes, or only corrects implicit features or decoded observations.
     """
-    n, form, c = system.graph.num_nodes, system.operator.form, system.model.config
-    if not isinstance(form, HomMeanForm) or c.implicit or not c.selects or n > LARGEST:
-        return np.zeros(0, np.complex128)
+    n, nothing = system.graph.num_nodes, np.zeros(0, np.complex128)
+    if n > LARGEST:
+        return nothing
+    try:
+        S, M = (block.cpu().numpy() for block in blocks(system.model, system.operator))
+    except InputError:
+        return nothing
     alpha = np.zeros((n, n))
     alpha[system.graph.receivers, system.graph.senders] = weights
-    S, M = (block.cpu().numpy() for block in blocks(system.model, system.operator))
     return np.linalg.eigvals(S + np.linalg.eigvals(alpha)[:, None, None] * M).astype(np.complex128).reshape(-1)
 
 
