@@ -16,9 +16,9 @@ from gce.envs import WORLDS, GraphEnv, Protocol, Recipe, Rope, register_world, w
 from gce.envs.recording import Recording, record
 from gce.errors import InputError
 from gce.graphs.graph import Graph, ring
+from gce.model.files import save_model
 from gce.reproduce.experiment import PAPER
 from gce.reproduce.tasks import SEEN, UNSEEN, sizes_of
-from gce.model.files import save_model
 from gce.training.preparation import prepare
 from gce.training.presets import config_for, training_for
 from gce.trajectory import Dataset

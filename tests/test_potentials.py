@@ -5,7 +5,18 @@ import torch
 from gce.errors import InputError
 from gce.graphs.graph import Graph, erdos_renyi
 from gce.graphs.topology import Topology
-from gce.potentials import NAMES, gibbs_weights, make_potential, mean_field
+from gce.model.files import load_model, save_model
+from gce.potentials import (
+    POTENTIALS,
+    Gaussian,
+    Potential,
+    gibbs_weights,
+    make_potential,
+    mean_field,
+    register_potential,
+)
+from gce.system.system import adapt
+from small import system_episodes, untrained
 
 
 def graph(nodes: int = 7) -> Graph:
@@ -29,7 +40,7 @@ def test_the_constant_potential_gives_the_mean_of_the_neighbours():
         assert torch.allclose(field[node], psi[g.neighbours(node)].mean(0), atol=1e-6)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", POTENTIALS)
 def test_weights_are_positive_and_add_up_to_one(name):
     topology, psi = Topology.of(graph()), features()
     weights = gibbs_weights(make_potential(name, 5, 2.0), psi, topology)
@@ -40,7 +51,7 @@ def test_weights_are_positive_and_add_up_to_one(name):
 
 @pytest.mark.parametrize("value", [1e-30, 1e-6, 1e6])
 @pytest.mark.parametrize("scale", [1.0, 1e6])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", POTENTIALS)
 def test_weights_stay_weights_at_extreme_scales(name, scale, value):
     topology, psi = Topology.of(graph()), features(scale=scale)
     weights = gibbs_weights(make_potential(name, 5, value), psi, topology)
@@ -57,7 +68,7 @@ def test_a_tiny_bandwidth_leaves_a_node_to_itself_and_a_huge_one_is_constant(nam
     assert torch.allclose(gibbs_weights(make_potential(name, 5, 1e6), psi, topology), even, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", POTENTIALS)
 def test_relabelling_nodes_relabels_weights(name):
     g, psi, order = graph(), features(), np.random.default_rng(3).permutation(7)
     potential = make_potential(name, 5, 2.0)
@@ -69,7 +80,7 @@ def test_relabelling_nodes_relabels_weights(name):
     assert torch.allclose(here, there[order][:, order], atol=1e-6)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", POTENTIALS)
 def test_gradients_are_finite(name):
     topology = Topology.of(graph())
     psi = features().requires_grad_()
@@ -89,3 +100,68 @@ def test_what_is_no_potential_is_told():
         make_potential("square", 5)
     with pytest.raises(InputError, match="must be positive, got 0"):
         make_potential("gaussian", 5, 0.0)
+    with pytest.raises(InputError, match="register one with gce.potentials.register_potential before loading"):
+        make_potential("square", 5)
+
+
+@pytest.mark.parametrize("name", POTENTIALS)
+def test_the_concentration_says_whether_f_is_a_square_of_the_distance(name):
+    potential, psi = make_potential(name, 5, 0.7), features()
+    c = potential.concentration
+    assert (c is None) == (name in ("laplace", "vmf", "mlp"))
+    if c is not None:
+        assert torch.allclose(potential(psi, psi.flip(0)), -c * (psi - psi.flip(0)).square().sum(-1), rtol=1e-5)
+
+
+@pytest.fixture
+def table():
+    """The potentials, put back after a test."""
+    known = dict(POTENTIALS)
+    yield POTENTIALS
+    POTENTIALS.clear()
+    POTENTIALS.update(known)
+
+
+def test_a_potential_of_ones_own_is_a_class_and_a_registration(table, tmp_path):
+    @register_potential
+    class Cauchy(Potential):
+        """f = -log(1 + |psi_i - psi_j|^2)."""
+
+        name, at_most_own = "cauchy", True
+
+        def forward(self, receivers, senders):
+            return -(receivers - senders).square().sum(-1).log1p()
+
+    episodes = system_episodes("rope")
+    system = adapt(untrained("rope", potential="cauchy"), episodes[:3])
+    predicted = system.predict(episodes[3].observations[0], episodes[3].actions[:5])
+    assert np.isfinite(predicted).all()
+    save_model(system.model, tmp_path)
+    assert isinstance(load_model(tmp_path).potential, Cauchy)
+    del table["cauchy"]
+    with pytest.raises(
+        InputError, match="model.json cannot be used: there is no potential 'cauchy'.*register_potential"
+    ):
+        load_model(tmp_path)
+
+
+def test_registration_names_what_a_potential_is_missing(table):
+    class Silent(Potential):
+        name = "silent"
+
+    class Nameless(Gaussian):
+        pass
+
+    class Taken(Gaussian):
+        name = "vmf"
+
+    for cls, words in (
+        (Silent, "Silent cannot be registered as a potential: it has no forward"),
+        (Nameless, "Nameless cannot be registered as a potential: it has no name of its own"),
+        (Taken, "there is a potential 'vmf' already, VonMisesFisher; give Taken another name"),
+        (torch.nn.Linear, "Linear cannot .* it is not a class derived from gce.potentials.Potential"),
+        (Gaussian(), "is not a class derived from"),
+    ):
+        with pytest.raises(InputError, match=words):
+            register_potential(cls)
+    assert register_potential(Gaussian) is Gaussian

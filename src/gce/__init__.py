@@ -1,12 +1,11 @@
 """Graph controllable embeddings: learn the dynamics of many interacting objects from recordings, and control them.
 
-Names are looked up when first used, so that importing the package costs nothing.
+Names and rooms (`gce.interop.pyg`) are looked up when first used, so that importing the package costs nothing.
 """
 
 from __future__ import annotations
 
-import importlib
-from typing import Any
+from gce.names import lazy
 
 __version__ = "0.1.0"
 
@@ -23,6 +22,7 @@ _HOMES = {
     "Controller": "gce.planning.controller",
     "Plan": "gce.planning.plans",
     "Problem": "gce.control.problem",
+    "Status": "gce.control.status",
     "System": "gce.system.system",
     "adapt": "gce.system.system",
     "train": "gce.training.learning",
@@ -36,8 +36,4 @@ _HOMES = {
 
 __all__ = [*_HOMES, "__version__"]  # noqa: PLE0604
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'gce' has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOMES[name]), name)
+__getattr__, __dir__ = lazy(__name__, {**_HOMES, "__version__": __name__})

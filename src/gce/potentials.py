@@ -3,15 +3,16 @@
     alpha_ij = exp f(psi_i, psi_j) / sum over k in E(i) of exp f(psi_i, psi_k)
 
 E(i) is the inclusive neighbourhood. Hyper-parameters are positive and kept as logarithms; they are learned with the
-encoder, or stay what they were given.
+encoder, or stay what they were given. A potential of your own derives from `Potential` and is made known by
+`register_potential`.
 """
 
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float
@@ -19,18 +20,30 @@ from torch import Tensor, nn
 
 from gce.errors import InputError
 from gce.graphs.topology import Topology
+from gce.names import register, registered
 
 TINY = torch.finfo(torch.float32).tiny
 
 
-class Potential(nn.Module):
+class Potential(nn.Module, ABC):
     """f on the features of receivers i and senders j, one number an edge.
 
     at_most_own: whether f is at most zero, and zero of a node and itself. Every neighbourhood includes the node, so the
         sum of exp f is at least one then.
     """
 
+    name: ClassVar[str]
     at_most_own: ClassVar[bool] = False
+
+    @classmethod
+    def make(cls, num_features: int, value: float, learned: bool) -> Potential:
+        """One for features of that number; value: its hyper-parameter, if it has one, and whether that is learned."""
+        return cls()
+
+    @property
+    def concentration(self) -> float | None:
+        """c where f = -c |psi_i - psi_j|^2, None where f has another form."""
+        return None
 
     @abstractmethod
     def forward(
@@ -40,6 +53,15 @@ class Potential(nn.Module):
     def on(self, topology: Topology) -> Callable[[Tensor], Tensor]:
         """What scores the edges of a topology by features; what only hyper-parameters decide is worked out here."""
         return lambda features: self(topology.received(features), topology.sent(features))
+
+
+POTENTIALS: dict[str, type[Potential]] = {}
+"""The potentials by name."""
+
+
+def register_potential(cls: Any) -> Any:
+    """Make a potential known by its name, as a decorator or a call; `del POTENTIALS[name]` takes it out again."""
+    return register(POTENTIALS, cls, Potential)
 
 
 class _Distance(Potential):
@@ -67,72 +89,88 @@ class _Scaled(Potential):
             raise InputError(f"a potential's hyper-parameter must be positive, got {value}")
         self._log = nn.Parameter(torch.tensor(math.log(value)), requires_grad=learned)
 
+    @classmethod
+    def make(cls, num_features: int, value: float, learned: bool) -> Potential:
+        return cls(value, learned)
+
     @property
     def value(self) -> Tensor:
         return self._log.exp()
 
 
+@register_potential
 class Gaussian(_Distance, _Scaled):
     """f = -|psi_i - psi_j|^2 / (2 sigma^2); value: the bandwidth sigma."""
+
+    name = "gaussian"
 
     def of_difference(self) -> Callable[[Tensor], Tensor]:
         # A bandwidth whose square underflows must not make 0 / 0 of a node and itself.
         factor = -1 / (2 * self.value**2).clamp_min(TINY)
         return lambda difference: difference.square().sum(-1) * factor
 
+    @property
+    def concentration(self) -> float:
+        return 1 / max(2 * float(self.value.detach()) ** 2, TINY)
 
+
+@register_potential
 class Laplace(_Distance, _Scaled):
     """f = -|psi_i - psi_j|_1 / lambda; value: the scale lambda."""
+
+    name = "laplace"
 
     def of_difference(self) -> Callable[[Tensor], Tensor]:
         factor = -1 / self.value.clamp_min(TINY)
         return lambda difference: difference.abs().sum(-1) * factor
 
 
+@register_potential
 class VonMisesFisher(_Scaled):
     """f = kappa cos(psi_i, psi_j); value: the concentration kappa."""
+
+    name = "vmf"
 
     def forward(self, receivers: Tensor, senders: Tensor) -> Tensor:
         return self.value * nn.functional.cosine_similarity(receivers, senders, dim=-1, eps=1e-8)
 
 
+@register_potential
 class Neural(Potential):
     """f = MLP([psi_i, psi_j])."""
+
+    name = "mlp"
 
     def __init__(self, num_features: int, width: int = 32) -> None:
         super().__init__()
         self.score = nn.Sequential(nn.Linear(2 * num_features, width), nn.SiLU(), nn.Linear(width, 1))
 
+    @classmethod
+    def make(cls, num_features: int, value: float, learned: bool) -> Potential:
+        return cls(num_features)
+
     def forward(self, receivers: Tensor, senders: Tensor) -> Tensor:
         return self.score(torch.cat([receivers, senders], dim=-1)).squeeze(-1)
 
 
+@register_potential
 class Constant(Potential):
     """f = 0: every neighbour weighs the same, the mean field is the mean."""
 
-    at_most_own = True
+    name, at_most_own = "constant", True
 
     def forward(self, receivers: Tensor, senders: Tensor) -> Tensor:
         return receivers.new_zeros(receivers.shape[:-1])
 
-
-NAMES = ("gaussian", "laplace", "vmf", "mlp", "constant")
+    @property
+    def concentration(self) -> float:
+        return 0.0
 
 
 def make_potential(name: str, num_features: int, value: float = 1.0, learned: bool = True) -> Potential:
-    """A potential by name; `value` is its hyper-parameter where it has one."""
-    if name not in NAMES:
-        raise InputError(f"there is no potential {name!r}; the potentials are {', '.join(NAMES)}")
-    if name == "mlp":
-        return Neural(num_features)
-    if name == "constant":
-        return Constant()
-    scaled: dict[str, Callable[[float, bool], Potential]] = {
-        "gaussian": Gaussian,
-        "laplace": Laplace,
-        "vmf": VonMisesFisher,
-    }
-    return scaled[name](value, learned)
+    """A potential by name; value: its hyper-parameter where it has one; learned: whether training changes that."""
+    known = registered(POTENTIALS, name, "potential", "gce.potentials.register_potential before loading")
+    return known.make(num_features, value, learned)
 
 
 def gibbs_weights(

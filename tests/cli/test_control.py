@@ -7,6 +7,8 @@ import pytest
 from PIL import Image
 
 from gce.cli import main
+from gce.cli.control import _advise
+from gce.control.status import Status
 from gce.trajectory import Dataset
 
 
@@ -77,3 +79,10 @@ def test_bad_input_gets_a_sentence_and_status_2(name, recording, tmp_path, capsy
     assert end.value.code == 2
     assert words in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
+
+
+def test_a_plan_that_is_not_solved_comes_with_its_status_and_its_own_advice(capsys):
+    for status in Status:
+        _advise({"status": status})
+        words = "" if status.ok else f"the planner ended early ({status}); its best plan is used. {status.advice}\n"
+        assert capsys.readouterr().err == words

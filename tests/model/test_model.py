@@ -6,7 +6,7 @@ from gce.graphs.topology import Topology
 from gce.model.config import configured
 from gce.model.model import Model, nodes_first
 from gce.model.step import Stepper, rollout
-from gce.operators import FORMS
+from gce.operators import PAPER_FORMS
 from gce.training.batches import SystemData
 from small import close, recorded, untrained
 
@@ -114,7 +114,7 @@ def test_linear_rollouts_keep_the_predicted_features():
 
 def test_another_form_keeps_encoder_and_potential():
     model = untrained("rope")
-    for name in FORMS:
+    for name in PAPER_FORMS:
         other = model.with_form(name)
         assert other.form.name == name
         assert all(torch.equal(v, other.state_dict()[k]) for k, v in model.state_dict().items())

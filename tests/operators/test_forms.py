@@ -5,9 +5,14 @@ import torch
 from gce.errors import InputError
 from gce.graphs.graph import Graph, erdos_renyi, ring
 from gce.graphs.topology import Topology
-from gce.operators import FORMS, Shape, make_form
+from gce.model.files import load_model, save_model
+from gce.operators import FORMS, PAPER_FORMS, Form, Shape, make_form, register_form
 from gce.operators.ridge import Moments, solve
 from gce.potentials import gibbs_weights, make_potential
+from gce.system.stability import certificate
+from gce.system.system import adapt
+from gce.views.inspection import operator_spectrum
+from small import system_episodes, untrained
 
 F, A = 3, 2
 
@@ -63,6 +68,7 @@ def test_only_the_tensor_form_entangles_history_and_action():
         "dense": True,
         "hom": True,
         "hom_mean": True,
+        "local": True,
     }
 
 
@@ -147,3 +153,90 @@ def test_a_union_of_graphs_has_the_sums_of_each(name):
 def test_what_is_no_form_is_told():
     with pytest.raises(InputError, match="there is no form 'sparse'; the forms are tensor, dense, hom, hom_mean"):
         make_form("sparse", Shape(F, A, 1, 1))
+    with pytest.raises(InputError, match="register one with gce.operators.register_form before loading"):
+        make_form("sparse", Shape(F, A, 1, 1))
+
+
+@pytest.mark.parametrize("own_block", [True, False])
+@pytest.mark.parametrize("name", FORMS)
+def test_blocks_put_together_are_the_operator(name, own_block):
+    topology, form = Topology.of(mixed_graph()), make_form(name, Shape(F, A, 3, 2), own_block)
+    psi, actions = draws(6, F), draws(6, A, seed=1)
+    C = draws(form.num_regressors(topology), 4, seed=2)
+    parts = form.blocks(C, F)
+    if name in ("tensor", "dense"):
+        assert parts is None
+        return
+    X = regressors(form, psi, actions, topology)
+    if form.weighted:
+        weights = gibbs_weights(make_potential("gaussian", F, 2.0), psi, topology)
+        fields = [topology.weighted_sum(weights, psi)]
+    else:
+        fields = [
+            topology.sum(topology.sent(psi) * (topology.edge_type == r)[:, None]) for r in range(len(parts.fields))
+        ]
+    put_together = psi @ parts.own + X[:, form.num_state_regressors(topology) :] @ parts.rest
+    put_together = put_together + sum(field @ block for field, block in zip(fields, parts.fields, strict=True))
+    assert torch.allclose(X @ C, put_together, atol=1e-12)
+    assert bool(parts.own.any()) == (name == "local" or (name == "hom_mean" and own_block))
+
+
+@pytest.fixture
+def table():
+    """The forms, put back after a test."""
+    known = dict(FORMS)
+    yield FORMS
+    FORMS.clear()
+    FORMS.update(known)
+
+
+class Summed(Form):
+    """A node's own features and the sum of its neighbours', whatever their relation."""
+
+    name, shared = "summed", True
+
+    def num_state_regressors(self, topology):
+        return 2 * self.shape.num_features
+
+    def num_regressors(self, topology):
+        return 2 * self.shape.num_features + self.shape.num_actions + self.shape.num_node_types
+
+    def state_regressors(self, features, actions, weights, topology):
+        return torch.cat([features, topology.sum(topology.sent(features))], dim=-1)
+
+    def action_regressors(self, actions, topology):
+        return actions
+
+
+def test_a_form_of_ones_own_is_a_class_and_a_registration(table, tmp_path):
+    assert register_form(Summed) is Summed and "summed" not in PAPER_FORMS
+    episodes = system_episodes("rope")
+    system = adapt(untrained("rope", form="summed"), episodes[:3])
+    assert np.isfinite(system.predict(episodes[3].observations[0], episodes[3].actions[:5])).all()
+    with pytest.raises(InputError, match="a certificate needs shared blocks"):
+        certificate(system.model, system.operator)
+    assert len(operator_spectrum(system, np.ones(system.graph.num_edges))) == 0
+    save_model(system.model, tmp_path)
+    del table["summed"]
+    with pytest.raises(InputError, match="model.json cannot be used: there is no form 'summed'.*register_form"):
+        load_model(tmp_path)
+
+
+def test_registration_names_what_a_form_is_missing(table):
+    class Undecided(Form):
+        name = "undecided"
+
+        def num_regressors(self, topology):
+            return 1
+
+    class Taken(Summed):
+        name = "hom"
+
+    for cls, words in (
+        (Undecided, "Undecided cannot be .* no shared, no action_regressors, no num_state_regressors, no state_reg"),
+        (type("Nameless", (Summed,), {}), "Nameless cannot be registered as a form: it has no name"),
+        (Taken, "there is a form 'hom' already, HomForm; give Taken another name"),
+        (Shape, "Shape cannot be registered as a form: it is not a class derived from gce.operators.forms.Form"),
+    ):
+        with pytest.raises(InputError, match=words):
+            register_form(cls)

@@ -5,7 +5,10 @@ import dataclasses
 import numpy as np
 import pytest
 
+from gce.control.matrix_free import solve_matrix_free
 from gce.control.problem import Problem, weights_of
+from gce.control.solver import SOLVERS, MatrixFree, Solver, register_solver
+from gce.control.status import Status
 from gce.envs import world_named
 from gce.errors import InputError
 from gce.model.files import load_model, shipped
@@ -209,3 +212,41 @@ def test_a_goal_of_another_system_is_refused(rope):
     wide = Problem(STEPS, np.zeros((7, 4)), -np.ones((7, 1)), np.ones((7, 1)))
     with pytest.raises(InputError, match="this system's observations"):
         Controller(system, wide)
+
+
+@pytest.mark.parametrize("solver", ["condensed", "matrix_free", MatrixFree(tolerance=1e-6)])
+def test_a_chosen_solver_finds_the_same_plan(rope, solver):
+    env, system, goal = rope
+    plans = [
+        Controller(system, problem_of(env, goal), solver=choice).plan(start(env), opening=True)
+        for choice in ("suitable", solver)
+    ]
+    assert plans[1].status is Status.SOLVED
+    assert np.isclose(plans[0].cost, plans[1].cost, rtol=1e-3)
+
+
+def test_a_solver_of_ones_own_is_a_class_and_a_registration(rope):
+    env, system, goal = rope
+    asked = []
+
+    @register_solver
+    class Fine(Solver):
+        name = "fine"
+
+        def solve(self, problem, start):
+            asked.append(start.shape)
+            return solve_matrix_free(problem, start, tolerance=1e-7)
+
+    try:
+        plan = Controller(system, problem_of(env, goal), solver="fine").plan(start(env), opening=True)
+    finally:
+        del SOLVERS["fine"]
+    assert plan.status.ok and set(asked) == {(STEPS, 1)}
+    with pytest.raises(InputError, match="there is no solver 'fine'; the solvers are riccati, condensed"):
+        Controller(system, problem_of(env, goal), solver="fine")
+
+
+def test_a_solver_that_keeps_to_no_limits_refuses_a_bounded_problem(rope):
+    env, system, goal = rope
+    with pytest.raises(InputError, match="'riccati' keeps to no limits, and this problem has bounds"):
+        Controller(system, problem_of(env, goal), solver="riccati").plan(start(env), opening=True)

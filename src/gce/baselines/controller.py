@@ -1,7 +1,7 @@
 """A controller for an adapted baseline, with the problem, solvers and protocol of our own.
 
 A linear step with a linear output is one quadratic problem; everything else is solved, followed and linearised again
-(iterative LQR), at most `iterations` times. Linear steps of large graphs are planned by their impulse responses.
+(as in iterative LQR), at most `iterations` times. Linear steps of large graphs are planned by their impulse responses.
 """
 
 from __future__ import annotations

@@ -274,12 +274,9 @@ class Control:
 
 def _advise(answer: dict[str, Any]) -> None:
     """What to do about a plan that was not solved, or does not get there."""
-    if answer["status"] != "solved":
-        print(
-            f"the planner ended early ({answer['status']}); its best plan is used. A longer horizon, a goal nearer to "
-            "what was recorded, or more feedback may help",
-            file=sys.stderr,
-        )
+    status = answer["status"]
+    if not status.ok:
+        print(f"the planner ended early ({status}); its best plan is used. {status.advice}", file=sys.stderr)
     if answer.get("predicted_distance", 0.0) > FAR:
         print(
             f"the plan ends {answer['predicted_distance']:.2g} standard deviations from the goal; a longer --horizon, "

@@ -25,6 +25,7 @@ from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
 from gce.control.box import box_qp
 from gce.control.settle import SHARES, Settled, relative_gradient
+from gce.control.status import Status
 from gce.control.task import Dynamics, Task
 from gce.control.tracking import DensePath, Tracking, columns, dense, rows
 from gce.errors import InputError
@@ -58,7 +59,7 @@ def ilqr(
         u = task.limits.nearest(np.zeros_like(u))
         x, cost = _follow(dynamics, task, x0, u)
     if not np.isfinite(cost):
-        return Settled(u, x, cost, "the model's prediction is not finite", 0, np.inf)
+        return Settled(u, x, cost, Status.NOT_FINITE, 0, np.inf)
     mu, least, size, gradient = 0.0, 0.0, 0.0, np.inf
     for i in range(iterations):
         problem = task.along(dynamics, x0, x, u)
@@ -66,7 +67,7 @@ def ilqr(
             size = float(np.linalg.norm(problem.gradient(np.zeros_like(u))))
         gradient = relative_gradient(problem, u, size)
         if gradient <= tolerance:
-            return Settled(u, x, cost, "solved", i, gradient)
+            return Settled(u, x, cost, Status.SOLVED, i, gradient)
         try:
             k, K = _backward(problem, x, u, mu)
         except LinAlgError:
@@ -82,11 +83,11 @@ def ilqr(
                 mu = mu / 4 if mu > least else 0.0
             continue
         if mu > 1e9 * least > 0 or not k.any():
-            return Settled(u, x, cost, "no step improves the plan", i + 1, gradient)
+            return Settled(u, x, cost, Status.NO_DESCENT, i + 1, gradient)
         if mu == 0:
             least = float(np.linalg.norm(problem.gradient(u)) / np.linalg.norm(k)) / 2
         mu = max(8 * mu, least)
-    return Settled(u, x, cost, "iteration limit", iterations, gradient)
+    return Settled(u, x, cost, Status.ITERATION_LIMIT, iterations, gradient)
 
 
 def _follow(dynamics: Dynamics, task: Task, x0: Array, u: Array) -> tuple[Array, float]:

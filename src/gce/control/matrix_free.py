@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Float
 
+from gce.control.status import Status
 from gce.control.tracking import Tracking, columns, projected_gradient, rows
 
 Array = np.ndarray
@@ -115,23 +116,23 @@ def changes_back(r: Float[Array, "M n"]) -> Float[Array, "M n"]:
 
 def solve_matrix_free(
     problem: Tracking, u0: Float[Array, "M n"], tolerance: float = 1e-4
-) -> tuple[Float[Array, "M n"], str]:
+) -> tuple[Float[Array, "M n"], Status]:
     """(controls, status); solved: the projected gradient is below `tolerance` of the gradient at doing nothing."""
     limits = problem.limits
     still = Piecewise(problem)
     size = float(np.linalg.norm(still.gradient(still.at(np.zeros_like(u0)))))
     if not np.isfinite(size):
-        return limits.nearest(np.zeros_like(u0)), "numerical trouble"
+        return limits.nearest(np.zeros_like(u0)), Status.NUMERICAL_TROUBLE
     if limits.rate is None:
         u, status = _bounded(still, np.clip(u0, limits.low, limits.high), tolerance * size)
     else:
         u, status = _rated(problem, np.clip(u0, limits.low, limits.high), tolerance, size)
     if not np.isfinite(u).all():
-        return limits.nearest(np.zeros_like(u0)), "numerical trouble"
+        return limits.nearest(np.zeros_like(u0)), Status.NUMERICAL_TROUBLE
     return limits.nearest(u), status
 
 
-def _rated(problem: Tracking, u: Array, tolerance: float, size: float) -> tuple[Array, str]:
+def _rated(problem: Tracking, u: Array, tolerance: float, size: float) -> tuple[Array, Status]:
     """The problem with rates: prices p of the rates rise until they hold."""
     limits = problem.limits
     assert limits.rate is not None
@@ -139,26 +140,26 @@ def _rated(problem: Tracking, u: Array, tolerance: float, size: float) -> tuple[
     first[0] = 0.0 if limits.before is None else limits.before
     low, high = first - limits.rate, first + limits.rate
     weight = max(1e-3 * size / max(float(np.linalg.norm(u)), float(np.linalg.norm(high)), 1e-12), 1e-12)
-    prices, worst, status = np.zeros_like(u), np.inf, "solved"
+    prices, worst, status = np.zeros_like(u), np.inf, Status.SOLVED
     for _ in range(ROUNDS):
         shift = prices / weight
         f = Piecewise(problem, Rates(low - shift, high - shift, weight))
         u, status = _bounded(f, u, tolerance * size)
         if not np.isfinite(u).all():
-            return u, "numerical trouble"
+            return u, Status.NUMERICAL_TROUBLE
         missed = changes(u) - np.clip(changes(u), low, high)
         now = float(np.abs(missed).max())
-        if status == "solved" and now <= tolerance * float(limits.rate.max()):
-            return u, "solved"
+        if status.ok and now <= tolerance * float(limits.rate.max()):
+            return u, Status.SOLVED
         assert f.rates is not None
         prices = weight * f.rates.miss(changes(u))
         if now > 0.25 * worst:
             weight *= 4
         worst = min(worst, now)
-    return u, "iteration limit"
+    return u, Status.ITERATION_LIMIT
 
 
-def _bounded(f: Piecewise, u: Float[Array, "M n"], target: float) -> tuple[Float[Array, "M n"], str]:
+def _bounded(f: Piecewise, u: Float[Array, "M n"], target: float) -> tuple[Float[Array, "M n"], Status]:
     limits = f.problem.limits
     here = f.at(u)
     cost, gradient = f.cost(here), f.gradient(here)
@@ -168,7 +169,7 @@ def _bounded(f: Piecewise, u: Float[Array, "M n"], target: float) -> tuple[Float
         left = projected_gradient(here.u, gradient, limits)
         size = float(np.linalg.norm(left))
         if size <= target:
-            return here.u, "solved"
+            return here.u, Status.SOLVED
         if not np.isfinite(size) or f.products >= PRODUCTS:
             break
         free = left != 0
@@ -184,10 +185,10 @@ def _bounded(f: Piecewise, u: Float[Array, "M n"], target: float) -> tuple[Float
             step, bent = Point(t * steepest.u, t * steepest.y, None if steepest.z is None else t * steepest.z), None
             found = _search(f, here, cost, step, -t * size**2)
         if found is None:
-            return here.u, "solved" if size <= 10 * target else "no step improves the plan"
+            return here.u, Status.SOLVED if size <= 10 * target else Status.NO_DESCENT
         here, cost, whole = found
         gradient = gradient + bent if whole and bent is not None else f.gradient(here)
-    return here.u, "iteration limit" if np.isfinite(gradient).all() else "numerical trouble"
+    return here.u, Status.ITERATION_LIMIT if np.isfinite(gradient).all() else Status.NUMERICAL_TROUBLE
 
 
 def _face(

@@ -20,20 +20,25 @@ from jaxtyping import Float
 from scipy.linalg import LinAlgError
 
 from gce.control.box import box_qp
+from gce.control.status import Status
 from gce.control.tracking import DensePath, Tracking, columns, dense, rows
+from gce.errors import InputError
 
-STATUS = {1: "solved", -1: "iteration limit", -2: "infeasible", -3: "unbounded", -8: "numerical trouble"}
+STATUS = {1: Status.SOLVED, -1: Status.ITERATION_LIMIT, -2: Status.INFEASIBLE, -3: Status.UNBOUNDED}
+"""What PIQP answers; anything else is numerical trouble."""
 
 POLISH = 5
 
 
-def solve_qp(problem: Tracking, tolerance: float = 1e-9) -> tuple[Float[np.ndarray, "M n"], str]:
+def solve_qp(problem: Tracking, tolerance: float = 1e-9) -> tuple[Float[np.ndarray, "M n"], Status]:
     """(controls, status); the controls keep to the limits exactly."""
     import piqp
 
     path, limits = problem.path, problem.limits
     if not isinstance(path, DensePath):
-        raise TypeError("the condensed program needs a dense path")
+        raise InputError(
+            "the solver 'condensed' needs dynamics as matrices, these are products; choose 'matrix_free' or 'suitable'"
+        )
     M, _, n = path.B.shape
     still = path.forward(np.zeros((M, n)))
     E = dense(problem.E, M)
@@ -83,11 +88,11 @@ def solve_qp(problem: Tracking, tolerance: float = 1e-9) -> tuple[Float[np.ndarr
         low,
         high,
     )
-    status = STATUS.get(int(solver.solve()), "numerical trouble")
+    status = STATUS.get(int(solver.solve()), Status.NUMERICAL_TROUBLE)
     found = solver.result
     u = np.asarray(found.x)
     if not np.isfinite(u).all():
-        return limits.nearest(np.zeros((M, n))), "numerical trouble"
+        return limits.nearest(np.zeros((M, n))), Status.NUMERICAL_TROUBLE
     u = np.where(found.z_bl > u - low, low, np.where(found.z_bu > high - u, high, u))
     if not blocks:
         with suppress(LinAlgError):  # without a cost on the controls the program may have many optima

@@ -17,12 +17,13 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
+from gce.control.status import Status
 from gce.control.task import Dynamics, Task
 from gce.control.tracking import Tracking, projected_gradient
 
 Array = np.ndarray
-Solver = Callable[[Tracking, Array], tuple[Array, str]]
-"""(problem, controls to start from) -> (controls, status)."""
+Solve = Callable[[Tracking, Array], tuple[Array, str]]
+"""(problem, controls to start from) -> (controls, status, or its word): the `solve` of a `Solver`."""
 
 Tell = Callable[[int, float], None]
 """Told at each turn how many were taken before it, and which share of the way is done (`way_to`), which never falls."""
@@ -38,7 +39,7 @@ class Settled:
     u: Float[Array, "M n"]
     x: Float[Array, "M s"]
     cost: float
-    status: str
+    status: Status
     iterations: int
     gradient: float
 
@@ -63,7 +64,7 @@ def settle(
     task: Task,
     x0: Float[Array, " s"],
     u: Float[Array, "M n"],
-    solver: Solver,
+    solve: Solve,
     iterations: int = 30,
     tolerance: float = 1e-4,
     patience: int = 0,
@@ -81,9 +82,9 @@ def settle(
         x = dynamics.rollout(x0, u)
         cost = float(task.cost(dynamics.outputs(x), u))
     if not np.isfinite(cost):
-        return Settled(u, x, cost, "the model's prediction is not finite", 0, np.inf)
+        return Settled(u, x, cost, Status.NOT_FINITE, 0, np.inf)
     still, way = np.zeros_like(u), 0.0
-    damping, least, size, gradient, status, slow = 0.0, 0.0, 0.0, np.inf, "iteration limit", 0
+    damping, least, size, gradient, status, slow = 0.0, 0.0, 0.0, np.inf, Status.ITERATION_LIMIT, 0
     for k in range(iterations):
         problem = task.along(dynamics, x0, x, u)
         if k == 0:
@@ -92,15 +93,17 @@ def settle(
         way = max(way, way_to(tolerance, gradient))
         tell(k, way)
         if gradient <= tolerance:
-            return Settled(u, x, cost, "solved", k, gradient)
-        aim, solved = solver(problem.damped(u, damping), u)
-        status = solved if solved != "solved" else "iteration limit"
+            return Settled(u, x, cost, Status.SOLVED, k, gradient)
+        aim, word = solve(problem.damped(u, damping), u)
+        solved = Status(word)
+        status = Status.ITERATION_LIMIT if solved.ok else solved
         promised = problem.cost(u) - problem.cost(aim)
         if task.limits.rate is not None and damping == 0 and promised <= tolerance**2 * problem.cost(still):
-            return Settled(u, x, cost, "solved", k, gradient)
+            return Settled(u, x, cost, Status.SOLVED, k, gradient)
         moved = _cheapest(dynamics, task, x0, u, aim, cost)
         if moved is None and (promised <= 0 or damping > 1e9 * least > 0):
-            return Settled(u, x, cost, "no step improves the plan", k + 1, gradient)
+            ended = Status.NO_DESCENT if status is Status.ITERATION_LIMIT else status
+            return Settled(u, x, cost, ended, k + 1, gradient)
         if moved is not None and moved[3] == 1:
             damping = damping / 4 if damping > least else 0.0
         elif promised > 0:
@@ -110,7 +113,7 @@ def settle(
             slow = slow + 1 if cost - moved[2] < PROGRESS * cost else 0
             u, x, cost, _ = moved
             if patience and slow >= patience:
-                return Settled(u, x, cost, "hardly improves any more", k + 1, gradient)
+                return Settled(u, x, cost, Status.HARDLY_IMPROVES, k + 1, gradient)
     return Settled(u, x, cost, status, iterations, gradient)
 
 

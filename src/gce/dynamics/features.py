@@ -22,7 +22,6 @@ from gce.control.graph_path import Blocks, GraphPath, GraphStep
 from gce.control.tracking import Selection
 from gce.errors import InputError
 from gce.graphs.topology import Topology
-from gce.operators import HomForm, HomMeanForm
 from gce.potentials import gibbs_weights
 from gce.system.system import System
 
@@ -48,7 +47,11 @@ class FeatureDynamics:
 
     def __post_init__(self) -> None:
         form, model = self.system.operator.form, self.system.model
-        if not isinstance(form, HomForm | HomMeanForm):
+        shape = form.shape
+        parts = form.blocks(self.system.operator.coefficients, model.features.width)
+        rest = shape.num_relations * shape.num_actions + shape.num_node_types
+        wanted = (1 if form.weighted else shape.num_relations, rest)
+        if parts is None or (len(parts.fields), len(parts.rest)) != wanted:
             raise InputError(
                 f"plans in feature space need shared blocks, this is {form.name!r}; adapt with hom_mean or hom"
             )
@@ -135,16 +138,15 @@ class FeatureDynamics:
         A step is psi keep + y spread, y = regressors C the targets.
         """
         model, operator = self.system.model, self.system.operator
-        c, form = model.config, operator.form
+        c = model.config
         f, n, d = c.num_state + model.features.num_phi, c.num_state, c.num_observations
         acting = [*model.features.regressed_state, *range(n, f)]
-        C = operator.coefficients.double().numpy()
-        own_blocks = int(isinstance(form, HomMeanForm) and form.own_block)
-        count = own_blocks + (form.shape.num_relations if isinstance(form, HomForm) else 1)
-        history = np.zeros((count, f, C.shape[1]))
-        history[:, acting] = C[: count * len(acting)].reshape(count, len(acting), -1)
-        own = history[0] if own_blocks else np.zeros((f, C.shape[1]))
-        keep, spread = np.zeros((f, f)), np.zeros((C.shape[1], f))
+        parts = operator.form.blocks(operator.coefficients.double(), len(acting))
+        assert parts is not None  # as checked
+        m, k = operator.coefficients.shape[1], len(parts.fields)
+        own, fields = np.zeros((f, m)), np.zeros((k, f, m))
+        own[acting], fields[:, acting] = parts.own, parts.fields
+        keep, spread = np.zeros((f, f)), np.zeros((m, f))
         keep[:d, :d] = np.eye(d)
         spread[range(len(model.free)), model.free] = 1
         for (position, velocity), ratio in zip(c.kinematics, model.ratios, strict=True):
@@ -153,7 +155,7 @@ class FeatureDynamics:
         if c.history == 2:
             keep[:d, d : 2 * d] = np.eye(d)
         spread[len(model.free) :, n:] = np.eye(model.features.num_phi)
-        return own, history[own_blocks:], C[count * len(acting) :], keep, spread
+        return own, fields, parts.rest.numpy(), keep, spread
 
     @cached_property
     def _kinds(self) -> list[tuple[slice | Array, Array]]:

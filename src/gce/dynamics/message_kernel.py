@@ -12,18 +12,19 @@ once: [nodes, cotangents, rows, d].
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import cast
 
 import numpy as np
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from gce.features.inputs import InputLayer
-from gce.features.message_passing import Encoder
+from gce.features.message_passing import MessagePassing
 from gce.graphs.topology import Topology
 from gce.graphs.wiring import Wiring
 from gce.model.model import Model
-from gce.operators import HomMeanForm, Operator
-from gce.potentials import Constant, Gaussian
+from gce.operators import Operator
 
 Array = np.ndarray
 NEGLIGIBLE = 1e-30
@@ -87,11 +88,15 @@ class MessageStep:
     @staticmethod
     def fits(model: Model, topology: Topology) -> bool:
         """Whether this module knows the model's parts."""
-        loops = topology.senders == topology.receivers
+        c, loops = model.config, topology.senders == topology.receivers
+        parts = model.form.blocks(torch.zeros(model.form.num_regressors(topology), 1), model.features.width)
         return (
             model.features.linear
-            and isinstance(model.form, HomMeanForm)
-            and isinstance(model.potential, Gaussian | Constant)
+            and model.form.weighted
+            and parts is not None
+            and len(parts.fields) == 1
+            and len(parts.rest) == c.num_relations * c.num_inputs + c.num_node_types  # actions by relation
+            and model.potential.concentration is not None
             and not model.features.inputs.within_node
             and topology.tied is None
             # The score of a node and itself, 0, is the largest of its neighbourhood: no softmax overflows.
@@ -100,15 +105,16 @@ class MessageStep:
 
     @staticmethod
     def of(model: Model, operator: Operator, topology: Topology) -> MessageStep:
-        encoder, form = model.features.encoder, model.form
-        assert isinstance(form, HomMeanForm) and isinstance(encoder, Encoder)
+        """features: message passing, which names this module's dynamics as its own."""
+        features = cast(MessagePassing, model.features)
+        encoder = features.encoder
         inputs, shape = encoder.inputs, encoder.shape
         dtype = _plain(model.observation_std).dtype
         edge_type, node_type = topology.edge_type, topology.node_type
         k = inputs.num_node_attributes
-        width, m = len(model.features.regressed_state) + model.features.num_phi, len(model.free)
-        C = operator.coefficients[:, :m].cpu().numpy().astype(dtype)
-        sigma = float(model.potential.value.detach()) if isinstance(model.potential, Gaussian) else np.inf
+        parts = model.form.blocks(operator.coefficients[:, : len(model.free)], model.features.width)
+        concentration = model.potential.concentration
+        assert parts is not None and concentration is not None  # as `fits` says
         to_linear = np.concatenate([_plain(encoder.linear_edge), _plain(encoder.linear_own)], axis=1)
         return MessageStep(
             wiring=Wiring(topology.senders.numpy(), topology.receivers.numpy(), topology.num_nodes, dtype),
@@ -142,9 +148,9 @@ class MessageStep:
             to_linear=to_linear[edge_type.numpy()],
             bound=encoder.bound,
             conservative=shape.conservative,
-            concentration=1 / max(2 * sigma**2, float(np.finfo(np.float32).tiny)),
-            own_part=C[:width] if form.own_block else np.zeros((width, m), dtype),
-            mean_part=C[form.own_block * width :][:width],
+            concentration=concentration,
+            own_part=_plain(parts.own).astype(dtype),
+            mean_part=_plain(parts.fields[0]).astype(dtype),
         )
 
     # ---- forwards ----

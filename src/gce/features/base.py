@@ -28,6 +28,7 @@ from torch import Tensor, nn
 from gce.errors import InputError
 from gce.features.inputs import InputLayer, Points, place_coordinates
 from gce.graphs.topology import Topology
+from gce.names import register, registered
 from gce.operators import Operator
 from gce.operators.prior import TrainingPrior
 from gce.operators.regression import FieldRows
@@ -201,6 +202,11 @@ class Features(nn.Module, ABC):
         return [c for c in range(s.num_state) if c not in places]
 
     @property
+    def width(self) -> int:
+        """How many features of a node the operator acts on, without copies."""
+        return len(self.regressed_state) + self.num_phi
+
+    @property
     def num_effects(self) -> int:
         """How many of the first targets move the state."""
         return len(self.free)
@@ -279,29 +285,23 @@ class Features(nn.Module, ABC):
 KINDS: dict[str, type[Features]] = {}
 
 
-def register_features(kind: type[Features]) -> type[Features]:
-    """Make a kind of features known by its name; one that breaks the contract is refused."""
-    label = getattr(kind, "__name__", repr(kind))
-    if not (isinstance(kind, type) and issubclass(kind, Features)):
-        raise InputError(f"{label} is not a kind of features; derive it from gce.features.Features")
-    missing = [f"`{name}`" for name in ("name", "Config") if not hasattr(kind, name)]
-    missing += [f"`{name}`" for name in sorted(getattr(kind, "__abstractmethods__", ()))]
-    if missing:
-        raise InputError(f"the kind of features {label} lacks {', '.join(missing)}; define what is missing")
-    if not (is_dataclass(kind.Config) and issubclass(kind.Config, FeaturesConfig) and kind.Config.kind == kind.name):
-        raise InputError(f"{label}.Config must be a dataclass derived from FeaturesConfig with kind = {kind.name!r}")
-    if len(inspect.signature(kind).parameters) != 2:
-        raise InputError(f"{label} must be made from a StateShape and its Config alone; change its constructor")
-    if KINDS.get(kind.name, kind) is not kind:
-        raise InputError(f"there is a kind of features {kind.name!r} already; choose another name")
-    KINDS[kind.name] = kind
+def register_features(kind: Any) -> Any:
+    """Make a kind of features known by its name, as a decorator or a call; one that breaks the contract is refused."""
+    register(KINDS, kind, Features, needs=("Config",))
+    try:
+        config: Any = kind.Config
+        derived = isinstance(config, type) and issubclass(config, FeaturesConfig)
+        if not (derived and is_dataclass(config) and getattr(config, "kind", None) == kind.name):
+            raise InputError(
+                f"{kind.__name__}.Config must be a dataclass derived from FeaturesConfig with kind = {kind.name!r}"
+            )
+        if len(inspect.signature(kind).parameters) != 2:
+            raise InputError(f"{kind.__name__} must be made from a StateShape and its Config alone")
+    except InputError:
+        del KINDS[kind.name]
+        raise
     return kind
 
 
 def kind_named(name: str) -> type[Features]:
-    if name not in KINDS:
-        raise InputError(
-            f"there is no kind of features {name!r}; the kinds are {', '.join(KINDS)}. Register another with "
-            "gce.features.register_features before it is asked for"
-        )
-    return KINDS[name]
+    return registered(KINDS, name, "kind of features", "gce.features.register_features before it is asked for")

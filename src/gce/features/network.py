@@ -164,7 +164,7 @@ class Network(Features):
         super().__init__(shape, config)
         self.encoder = NetworkEncoder(shape.input_layer(InputLayer))
         self.spreading = Reach(shape.num_node_types, shape.num_node_attributes)
-        regressors = self.copies * (len(self.regressed_state) + self.num_phi + shape.num_inputs) + shape.num_node_types
+        regressors = self.copies * (self.width + shape.num_inputs) + shape.num_node_types
         self.memory = TrainingPrior(regressors, self.num_targets, config.memory) if config.memory else None
         self.prepared()
 

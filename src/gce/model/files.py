@@ -48,6 +48,8 @@ def load_model(folder: Path | str) -> Model:
         tensors = {_present_name(name): value for name, value in tensors.items()}
     try:
         model = Model(configured(_tuples(text["config"])))
+    except InputError as error:
+        raise InputError(f"{folder}/model.json cannot be used: {error}") from None
     except (AttributeError, KeyError, IndexError, TypeError, ValueError, RuntimeError) as error:
         raise InputError(f"{folder}/model.json does not describe a model: {error}; restore or train it again") from None
     expected = model.state_dict()

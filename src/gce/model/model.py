@@ -37,9 +37,8 @@ class Model(Units):
         c = self.config = config
         self.features = c.kind(c, c.features)
         self.potential = make_potential(c.potential, self.features.num_phi, c.potential_value, c.potential_learned)
-        width = len(self.features.regressed_state) + self.features.num_phi
         copies = self.features.copies
-        shape = Shape(copies * width, copies * c.num_inputs, c.num_relations, c.num_node_types)
+        shape = Shape(copies * self.features.width, copies * c.num_inputs, c.num_relations, c.num_node_types)
         self.form: Form = make_form(c.form, shape, c.own_block)
 
     def with_form(self, form: str) -> Model:

@@ -1,10 +1,26 @@
 """The embedding operators: forms, fits, and what can be said of their stability."""
 
-from gce.operators.base import Form, Operator, Shape, residual_by_target
-from gce.operators.forms import FORMS, DenseForm, HomForm, HomMeanForm, LocalForm, TensorForm, make_form
+from gce.operators.forms import (
+    FORMS,
+    PAPER_FORMS,
+    Blocks,
+    DenseForm,
+    Form,
+    HomForm,
+    HomMeanForm,
+    LocalForm,
+    Operator,
+    Shape,
+    TensorForm,
+    make_form,
+    register_form,
+    residual_by_target,
+)
 
 __all__ = [
     "FORMS",
+    "PAPER_FORMS",
+    "Blocks",
     "DenseForm",
     "Form",
     "HomForm",
@@ -14,5 +30,6 @@ __all__ = [
     "Shape",
     "TensorForm",
     "make_form",
+    "register_form",
     "residual_by_target",
 ]

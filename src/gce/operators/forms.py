@@ -1,21 +1,151 @@
-"""The four forms of the paper ('Comparison of different embeddings'), from the most general to the most economical."""
+"""The forms of the embedding operator: regressors from features and actions, and the operator fitted on them.
+
+Every form writes the conditional mean of the next features as a linear map of some regressors,
+
+    E[psi^O_i | h, a] = C' x_i(psi, a, alpha)
+
+and the forms differ in x_i and in whether all nodes share C. The fitted operator is a value. The four forms of the
+paper ('Comparison of different embeddings') come first, from the most general to the most economical. A form of your
+own derives from `Form` and is made known by `register_form`.
+"""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
 import torch
+from jaxtyping import Float, Int
 from torch import Tensor
 
-from gce.errors import InputError
 from gce.graphs.topology import Topology
-from gce.operators.base import (
-    Form,
-    Shape,
-    relation_sums,
-    slot_table,
-)
+from gce.names import register, registered
+from gce.operators.ridge import Moments, condition_number
 from gce.potentials import mean_field
 
 
+@dataclass(frozen=True)
+class Shape:
+    """Sizes a form needs: features psi and actions of a node, and the numbers of relation and node types."""
+
+    num_features: int
+    num_actions: int
+    num_relations: int
+    num_node_types: int
+
+
+@dataclass(frozen=True, eq=False)
+class Blocks:
+    """C by rows: psi_i' = own' psi_i + sum over k of fields_k' (k-th field of i) + rest' (actions and constants).
+
+    own: [features, targets], zero where a form has none. fields: one for all neighbours under Gibbs weights where the
+    form is `weighted`, otherwise one for the sum of each relation. rest: actions, by relation where there are fields,
+    then constants.
+    """
+
+    own: Float[Tensor, "width m"]
+    fields: Float[Tensor, "k width m"]
+    rest: Float[Tensor, "r m"]
+
+
+class Form(ABC):
+    """Regressors of the next features; one row a node.
+
+    shape: sizes. own_block: whether the node's own features have a block beside those of its neighbours, for forms that
+    leave the choice.
+    """
+
+    name: ClassVar[str]
+    of_paper: ClassVar[bool] = False
+    """Whether the form is one of the four that the paper compares."""
+    controllable: ClassVar[bool] = True
+    """Whether the next features are affine in the actions, so that a plan is a quadratic problem."""
+    shared: ClassVar[bool]
+    """Whether all nodes have one operator; otherwise each has its own."""
+    weighted: ClassVar[bool] = False
+    """Whether the regressors use Gibbs weights."""
+
+    def __init__(self, shape: Shape, own_block: bool = True) -> None:
+        self.shape, self.own_block = shape, own_block
+
+    @abstractmethod
+    def num_regressors(self, topology: Topology) -> int: ...
+
+    @abstractmethod
+    def num_state_regressors(self, topology: Topology) -> int:
+        """How many of the first regressors are of the history; the rest are of the action, then the constant."""
+
+    @abstractmethod
+    def state_regressors(
+        self,
+        features: Float[Tensor, "nodes *batch features"],
+        actions: Float[Tensor, "nodes *batch action"],
+        weights: Float[Tensor, "edges ..."] | None,
+        topology: Topology,
+    ) -> Float[Tensor, "nodes *batch columns"]:
+        """Those of the history; only a form that entangles both looks at the actions."""
+
+    @abstractmethod
+    def action_regressors(
+        self, actions: Float[Tensor, "nodes *batch action"], topology: Topology
+    ) -> Float[Tensor, "nodes *batch columns"]:
+        """Those of the actions alone."""
+
+    def constants(self, like: Float[Tensor, "nodes *batch d"], topology: Topology) -> Float[Tensor, "nodes *batch k"]:
+        """A constant for each node type where all nodes share an operator, otherwise one."""
+        if not self.shared:
+            return like.new_ones((*like.shape[:-1], 1))
+        ones = torch.nn.functional.one_hot(topology.node_type, self.shape.num_node_types).to(like.dtype)
+        return ones.reshape(len(ones), *[1] * (like.ndim - 2), -1).expand(*like.shape[:-1], -1)
+
+    def regressors(
+        self,
+        features: Float[Tensor, "nodes *batch features"],
+        actions: Float[Tensor, "nodes *batch action"],
+        weights: Float[Tensor, "edges ..."] | None,
+        topology: Topology,
+    ) -> Float[Tensor, "nodes *batch regressors"]:
+        """All of them: history, actions, constants."""
+        parts = self.state_regressors(features, actions, weights, topology), self.action_regressors(actions, topology)
+        return torch.cat([*parts, self.constants(features, topology)], dim=-1)
+
+    def moments(
+        self, X: Float[Tensor, "nodes *batch D"], Y: Float[Tensor, "nodes *batch m"], topology: Topology
+    ) -> list[Moments]:
+        """The sums of each graph of a union, or of each of its nodes where nodes have their own operators."""
+        graphs = zip(X.split(topology.splits), Y.split(topology.splits), strict=True)
+        if self.shared:
+            return [Moments.of(x.flatten(0, -2), y.flatten(0, -2)) for x, y in graphs]
+        return [Moments.of(x.flatten(1, -2), y.flatten(1, -2)) for x, y in graphs]
+
+    def num_constants(self, topology: Topology) -> int:
+        """How many of the last regressors are constants, which no ridge penalises."""
+        return self.shape.num_node_types if self.shared else 1
+
+    def blocks(self, coefficients: Float[Tensor, "*nodes D m"], width: int) -> Blocks | None:
+        """How the rows of C split into the block of a node's own features and fields of its neighbours'.
+
+        width: how many features of a node the operator acts on. None where the form has no such blocks, the default.
+        """
+        return None
+
+
+FORMS: dict[str, type[Form]] = {}
+"""The forms by name."""
+
+
+def register_form(cls: Any) -> Any:
+    """Make a form known by its name, as a decorator or a call; `del FORMS[name]` takes it out again."""
+    return register(FORMS, cls, Form, needs=("shared",))
+
+
+def make_form(name: str, shape: Shape, own_block: bool = True) -> Form:
+    """A form by name; own_block: whether a form that has a block of a node's own features uses it."""
+    return registered(FORMS, name, "form", "gce.operators.register_form before loading")(shape, own_block)
+
+
+@register_form
 class TensorForm(Form):
     """sum over j in E(i) of C_{O^i|A^jH^j} [psi_j (x) psi^a_j], an operator for every edge.
 
@@ -23,7 +153,7 @@ class TensorForm(Form):
     it predicts, but a plan is not a quadratic problem.
     """
 
-    name, controllable, shared = "tensor", False, False
+    name, of_paper, controllable, shared = "tensor", True, False, False
 
     def _columns(self) -> int:
         return self.shape.num_features * (1 + self.shape.num_actions)
@@ -43,10 +173,11 @@ class TensorForm(Form):
         return actions[..., :0]
 
 
+@register_form
 class DenseForm(Form):
     """sum over j in E(i) of C_{O^i|H^j} psi_j + C_{O^i|A^j} a_j, operators for every edge."""
 
-    name, shared = "dense", False
+    name, of_paper, shared = "dense", True, False
 
     def num_regressors(self, topology: Topology) -> int:
         return topology.max_degree * (self.shape.num_features + self.shape.num_actions) + 1
@@ -61,13 +192,14 @@ class DenseForm(Form):
         return slot_table(topology.sent(actions), topology)
 
 
+@register_form
 class HomForm(Form):
     """sum over relations r of C_r (sum of psi_j in relation r), one operator a relation, uniform weights.
 
     This is the compositional Koopman operator of Li et al. (2020).
     """
 
-    name, shared = "hom", True
+    name, of_paper, shared = "hom", True, True
 
     def num_regressors(self, topology: Topology) -> int:
         s = self.shape
@@ -82,18 +214,20 @@ class HomForm(Form):
     def action_regressors(self, actions: Tensor, topology: Topology) -> Tensor:
         return relation_sums(actions, topology, self.shape.num_relations)
 
+    def blocks(self, coefficients: Tensor, width: int) -> Blocks:
+        k = self.shape.num_relations
+        fields = coefficients[: k * width].unflatten(0, (k, width))
+        return Blocks(torch.zeros_like(fields[0]), fields, coefficients[k * width :])
 
+
+@register_form
 class HomMeanForm(Form):
     """C_self psi_i + C_mean (sum over j in E(i) of alpha_ij psi_j) + actions per relation, shared by all nodes.
 
     own_block: with C_self, the default; without it the form is the paper's, literally.
     """
 
-    name, shared, weighted = "hom_mean", True, True
-
-    def __init__(self, shape: Shape, own_block: bool = True) -> None:
-        super().__init__(shape)
-        self.own_block = own_block
+    name, of_paper, shared, weighted = "hom_mean", True, True, True
 
     def num_regressors(self, topology: Topology) -> int:
         s = self.shape
@@ -111,7 +245,13 @@ class HomMeanForm(Form):
     def action_regressors(self, actions: Tensor, topology: Topology) -> Tensor:
         return relation_sums(actions, topology, self.shape.num_relations)
 
+    def blocks(self, coefficients: Tensor, width: int) -> Blocks:
+        own = coefficients[:width] if self.own_block else torch.zeros_like(coefficients[:width])
+        after = coefficients[width:] if self.own_block else coefficients
+        return Blocks(own, after[None, :width], after[width:])
 
+
+@register_form
 class LocalForm(Form):
     """C psi_i + B a_i, each node alone and shared by all: for features and actions that hold what others do."""
 
@@ -129,13 +269,81 @@ class LocalForm(Form):
     def action_regressors(self, actions: Tensor, topology: Topology) -> Tensor:
         return actions
 
+    def blocks(self, coefficients: Tensor, width: int) -> Blocks:
+        own, rest = coefficients[:width], coefficients[width:]
+        return Blocks(own, own.new_zeros(0, *own.shape), rest)
 
-FORMS: dict[str, type[Form]] = {form.name: form for form in (TensorForm, DenseForm, HomForm, HomMeanForm)}
-"""Those of the paper."""
+
+PAPER_FORMS = tuple(name for name, form in FORMS.items() if form.of_paper)
+"""Names of the four forms that the paper compares."""
 
 
-def make_form(name: str, shape: Shape, own_block: bool = True) -> Form:
-    known: dict[str, type[Form]] = {**FORMS, LocalForm.name: LocalForm}
-    if name not in known:
-        raise InputError(f"there is no form {name!r}; the forms are {', '.join(known)}")
-    return HomMeanForm(shape, own_block) if name == "hom_mean" else known[name](shape)
+@dataclass(frozen=True, eq=False)
+class Operator:
+    """A fitted operator.
+
+    coefficients: C, [regressors, targets], with a first axis of nodes where nodes have their own.
+    channels: coefficients of the model's vector channels, where it has them.
+    constants: of single nodes, beside what all share, where the model has them.
+    residual: covariance of what one step leaves unexplained, of the free coordinates first; system: the matrices that
+        were inverted, one for each set of targets with rows of its own; rows: samples used.
+    """
+
+    form: Form
+    coefficients: Float[Tensor, "*nodes D m"]
+    residual: Float[Tensor, "*sets r r"]
+    system: Float[Tensor, "sets *nodes D D"]
+    ridge: float
+    rows: int
+    channels: Float[Tensor, " k"] | None = None
+    constants: Float[Tensor, "nodes m"] | None = None
+
+    @property
+    def condition(self) -> Float[Tensor, "*nodes"]:
+        """Of the worst of the matrices inverted."""
+        return condition_number(self.system).amax(0)
+
+    def apply(self, X: Float[Tensor, "nodes *batch D"]) -> Float[Tensor, "nodes *batch m"]:
+        """C' x of every node."""
+        C = self.coefficients.to(X.dtype)
+        return X @ C if C.ndim == 2 else torch.einsum("n...d,ndm->n...m", X, C)
+
+
+@torch.no_grad()
+def residual_by_target(
+    residuals: Float[Tensor, "sets *nodes m m"],
+    which: Int[Tensor, " m"],
+    shares: Float[Tensor, " sets"],
+) -> Float[Tensor, "*nodes m m"]:
+    """One covariance from regressions on different rows.
+
+    Target i belongs to set which[i]: its variance is that of the rows of its set, a share of all rows that the mean was
+    taken over. How targets vary together is taken from the smallest set, whose rows count for all targets where sets
+    are nested. The result is semi-definite.
+    """
+    tiny = torch.finfo(residuals.dtype).tiny
+    variances = torch.diagonal(residuals, dim1=-2, dim2=-1).clamp_min(0)
+    own = variances / shares.clamp_min(tiny).reshape(-1, *[1] * (variances.ndim - 1))
+    own = own[which, ..., torch.arange(len(which), device=which.device)].movedim(0, -1)
+    smallest = torch.where(shares > 0, shares, torch.inf).argmin()
+    deviation = variances[smallest].sqrt()
+    scale = torch.where(deviation > 0, own.sqrt() / deviation.clamp_min(tiny), 0.0)
+    together = residuals[smallest] * scale.unsqueeze(-1) * scale.unsqueeze(-2)
+    return together + torch.diag_embed(own - torch.diagonal(together, dim1=-2, dim2=-1))
+
+
+def relation_sums(
+    values: Float[Tensor, "nodes *batch d"], topology: Topology, num_relations: int
+) -> Float[Tensor, "nodes *batch columns"]:
+    """Columns r*d to (r+1)*d: the sum of the values of the neighbours in relation r."""
+    return _columns(topology.by_relation(num_relations).sum(topology.sent(values)), num_relations)
+
+
+def slot_table(values: Float[Tensor, "edges *batch d"], topology: Topology) -> Float[Tensor, "nodes *batch columns"]:
+    """Columns k*d to (k+1)*d: what the k-th edge into each node brings, 0 where there are fewer edges."""
+    return _columns(topology.by_slot.sum(values), topology.max_degree)
+
+
+def _columns(table: Float[Tensor, "places *batch d"], width: int) -> Float[Tensor, "nodes *batch columns"]:
+    """The `width` places of each node, one after another, side by side."""
+    return table.unflatten(0, (-1, width)).movedim(1, -2).flatten(-2)

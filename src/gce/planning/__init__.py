@@ -1,1 +1,17 @@
 """Planning: where a world, an adapted system and a controller meet."""
+
+from typing import TYPE_CHECKING
+
+from gce.names import lazy
+
+if TYPE_CHECKING:
+    from gce.planning.closed_loop import control
+    from gce.planning.controller import Controller
+    from gce.planning.plans import Plan
+
+__all__ = ["Controller", "Plan", "control"]
+
+__getattr__, __dir__ = lazy(
+    __name__,
+    {"Controller": "gce.planning.controller", "Plan": "gce.planning.plans", "control": "gce.planning.closed_loop"},
+)

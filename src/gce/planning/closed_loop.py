@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Float
 
 from gce.control.problem import Problem
+from gce.control.status import Status
 from gce.envs import GraphEnv, Protocol
 from gce.errors import InputError
 from gce.metrics import control_error
@@ -34,9 +35,9 @@ class Run:
     planned_at: list[int]
 
     @property
-    def status(self) -> str:
-        """ "solved", or what was wrong with the first plan that was not."""
-        return next((plan.status for plan in self.plans if plan.status != "solved"), "solved")
+    def status(self) -> Status:
+        """Solved, or what was wrong with the first plan that was not."""
+        return next((plan.status for plan in self.plans if not plan.status.ok), Status.SOLVED)
 
 
 def problem_for(env: GraphEnv, goal: Array, protocol: Protocol, **changes: Any) -> Problem:

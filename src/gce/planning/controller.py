@@ -17,6 +17,7 @@ from torch import Tensor
 
 from gce.control.problem import Problem
 from gce.control.settle import Tell
+from gce.control.solver import Solver, chosen_solver
 from gce.control.task import Dynamics
 from gce.dynamics.choice import dynamics_of
 from gce.errors import InputError
@@ -33,6 +34,7 @@ class Controller:
 
     iterations: how often a plan is solved again at most; tolerance: when it has settled; patience: after how many turns
     without much gain it is given up. tell: called at each turn of a plan, to show that it works or to stop it.
+    solver: of the quadratic problem at each turn, a name in `gce.control.solver.SOLVERS` or a `Solver` of your own.
     """
 
     system: System
@@ -42,6 +44,7 @@ class Controller:
     tolerance: float = 1e-4
     patience: int = 4
     tell: Tell = lambda turn, share: None
+    solver: str | Solver = "suitable"
 
     def __post_init__(self) -> None:
         p, c, n = self.problem, self.system.model.config, self.system.graph.num_nodes
@@ -53,6 +56,7 @@ class Controller:
         check_problem(p, n, c)
         if self.weights not in ("along", "frozen"):
             raise InputError(f"weights are kept 'along' the plan or 'frozen', not {self.weights!r}")
+        chosen_solver(self.solver)
 
     def plan(
         self,
@@ -78,7 +82,8 @@ class Controller:
         x0 = known.reduced(state)
         dynamics: Dynamics = known.frozen_at(x0) if frozen else known
         turns = Turns(self.iterations, self.tolerance, self.patience, self.tell)
-        settled, actions, cost = settled_plan(model, dynamics, known, x0, p, step, before, start, turns)
+        solver = chosen_solver(self.solver)
+        settled, actions, cost = settled_plan(model, dynamics, known, x0, p, step, before, start, turns, solver)
         states = torch.cat([state[None], known.lifted(settled.x)])
         expected = model.denormalise(states[..., : model.config.num_observations].double()).numpy()
         expected[0] = observation

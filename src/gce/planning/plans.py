@@ -1,9 +1,9 @@
-"""What controllers share: plans, a problem in a planner's flat, normalised terms, and the solver that suits it."""
+"""What controllers share: plans, and a problem in a planner's flat, normalised terms."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -11,20 +11,17 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from gce.control.lqr import lqr, roll
-from gce.control.matrix_free import solve_matrix_free
 from gce.control.problem import Cost, Problem, weights_of
-from gce.control.qp import solve_qp
 from gce.control.settle import Settled, Tell, settle
+from gce.control.solver import Solver, Suitable
+from gce.control.status import Status
 from gce.control.task import Dynamics, Task
-from gce.control.tracking import DensePath, Limits, Tracking, dense
+from gce.control.tracking import Limits
 from gce.errors import InputError
 from gce.trajectory import Sizes
 
 Array = np.ndarray
-
-LARGE = 1500
-"""Unknowns beyond which a dense quadratic program is slower than products alone."""
+SUITABLE = Suitable()
 
 
 @dataclass(frozen=True)
@@ -32,15 +29,15 @@ class Plan:
     """actions [M, nodes, a] and what the model expects of them: observations [M+1, nodes, d], the present one first.
 
     features [M+1, nodes, f]: psi along the prediction, worked out by `encode` when asked for. cost: of the problem, as
-    predicted. status: "solved", or why not. gradient: what is left of the projected gradient, as a share of that of
-    doing nothing. seconds: CPU time.
+    predicted. status: solved, or why not, with advice. gradient: what is left of the projected gradient, as a share of
+    that of doing nothing. seconds: CPU time.
     """
 
     actions: Float[Array, "M nodes a"]
     observations: Float[Array, "M_plus_1 nodes d"]
     encode: Callable[[], Array]
     cost: float
-    status: str
+    status: Status
     iterations: int
     gradient: float
     seconds: float
@@ -133,19 +130,19 @@ def settled_plan(
     before: tuple[Array, Array] | None,
     start: Float[Array, "M nodes a"] | None,
     turns: Turns,
+    solver: Solver = SUITABLE,
 ) -> tuple[Settled, Float[Array, "M nodes a"], float]:
     """(the settled plan, its actions in physical units, its cost) of the problem's steps after `step`, from x0.
 
     before: (observation, action) one step earlier. start: the plan made before, of the steps that remain.
+    solver: of each quadratic problem.
     """
     p, scale = problem, model.action_std.double().numpy()
     last = np.zeros(int(p.controls.sum())) if before is None else (before[1] / scale)[p.controls]
     task = task_of(model, aimed, p, step, last)
     u = np.zeros_like(task.w) if start is None else (start / scale)[:, p.controls]
     kept = task if start is None else task.keeping(u, efforts(p.change_cost, p, scale))
-    settled = settle(
-        dynamics, kept, x0, u, solve_suitably, turns.iterations, turns.tolerance, turns.patience, turns.tell
-    )
+    settled = settle(dynamics, kept, x0, u, solver.solve, turns.iterations, turns.tolerance, turns.patience, turns.tell)
     actions = np.zeros((len(settled.u), *p.controls.shape))
     actions[:, p.controls] = settled.u
     cost = float(task.cost(dynamics.outputs(settled.x), settled.u))
@@ -192,16 +189,3 @@ def efforts(cost: Cost, problem: Problem, scale: Array) -> Float[Array, " n"]:
             "a cost of actions as a matrix is not supported; give a number, one a coordinate or one a node"
         )
     return found.reshape(problem.low.shape)[problem.controls]
-
-
-def solve_suitably(problem: Tracking, u: Array) -> tuple[Array, str]:
-    """The solver that suits a problem: Riccati without limits, products alone where it is large, else condensed."""
-    free = not (np.isfinite(problem.limits.low).any() or np.isfinite(problem.limits.high).any())
-    path = problem.path
-    if isinstance(path, DensePath) and free and problem.limits.rate is None and problem.soft is None:
-        shift = problem.v / np.where(problem.w > 0, problem.w, 1)
-        moved = replace(path, c=path.c + np.einsum("tsn,tn->ts", path.B, shift))
-        return roll(moved, lqr(moved, dense(problem.E, len(u)), problem.e, problem.w))[0] + shift, "solved"
-    if not isinstance(path, DensePath) or u.size > LARGE:
-        return solve_matrix_free(problem, u)
-    return solve_qp(problem)

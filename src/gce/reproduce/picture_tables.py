@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from gce.envs import WORLDS, world_named
-from gce.operators import FORMS
+from gce.operators import PAPER_FORMS
 from gce.reproduce.cells import Cell
 from gce.reproduce.control_cells import control_cell, loaded
 from gce.reproduce.experiment import Context, Experiment, Preset, Record
@@ -157,7 +157,7 @@ class EvalTime(Experiment):
 
     def cells(self, preset: Preset, context: Context) -> list[Cell]:
         sizes = [(side, RELATIONS) for side in SIDES] + [(SIDES[-1], k) for k in RELATION_NUMBERS if k != RELATIONS]
-        settings = [{"form": form, "side": side, "relations": k} for side, k in sizes for form in FORMS]
+        settings = [{"form": form, "side": side, "relations": k} for side, k in sizes for form in PAPER_FORMS]
         return [Cell(self.name, s, 0, (), ("gce.reproduce.studies.eval_time",)) for s in settings]
 
     def run(self, cell: Cell, context: Context) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from gce.errors import InputError
 from gce.model.model import Model
-from gce.operators import HomMeanForm, Operator
+from gce.operators import Operator
 
 ANGLES = 181
 
@@ -47,11 +47,12 @@ class Certificate:
 def blocks(model: Model, operator: Operator) -> tuple[Float[Tensor, "f f"], Float[Tensor, "f f"]]:
     """(S, M) of psi_i' = S psi_i + M sum_j alpha_ij psi_j + ..., known coordinates included, ties left out."""
     form, c = operator.form, model.config
-    if not isinstance(form, HomMeanForm):
+    features = model.features
+    parts = form.blocks(operator.coefficients.double(), features.width)
+    if parts is None or not form.weighted or len(parts.fields) != 1:
         raise InputError(
             f"a certificate needs shared blocks (hom_mean), the operator is {form.name!r}; adapt with hom_mean"
         )
-    features = model.features
     if not features.selects:
         raise InputError("a certificate needs a model whose features hold the observation, this one decodes it")
     if not features.linear:
@@ -61,9 +62,7 @@ def blocks(model: Model, operator: Operator) -> tuple[Float[Tensor, "f f"], Floa
         )
     f, n = c.num_state + features.num_phi, c.num_state
     acting = [*features.regressed_state, *range(n, f)]
-    width, C = len(acting), operator.coefficients.double()
-    own = C[:width] if form.own_block else torch.zeros_like(C[:width])
-    field = C[width : 2 * width] if form.own_block else C[:width]
+    width, own, field = len(acting), parts.own, parts.fields[0]
 
     # psi' = keep psi + spread y: what is known of the next state, and where the targets go.
     free, d = len(model.free), c.num_observations

@@ -1,1 +1,13 @@
 """Training: a data set in, a trained model out."""
+
+from typing import TYPE_CHECKING
+
+from gce.names import lazy
+
+if TYPE_CHECKING:
+    from gce.training.config import TrainingConfig
+    from gce.training.learning import train
+
+__all__ = ["TrainingConfig", "train"]
+
+__getattr__, __dir__ = lazy(__name__, {"TrainingConfig": "gce.training.config", "train": "gce.training.learning"})

@@ -15,9 +15,9 @@ import torch
 from jaxtyping import Complex, Float, Int
 
 from gce.dynamics.state import StateDynamics, state_class
+from gce.errors import InputError
 from gce.metrics import nrmse
 from gce.model.model import nodes_first
-from gce.operators import HomMeanForm
 from gce.potentials import gibbs_weights
 from gce.system.evidence import model_inputs, normalised, opening_paths, opening_states, see, total
 from gce.system.stability import blocks
@@ -53,12 +53,15 @@ def operator_spectrum(system: System, weights: Float[Array, " edges"]) -> Comple
 
     None where it does not share its blocks over all nodes, or is not all of a step in feature space.
     """
-    n, form = system.graph.num_nodes, system.operator.form
-    if not isinstance(form, HomMeanForm) or not system.model.features.linear or n > LARGEST:
-        return np.zeros(0, np.complex128)
+    n, nothing = system.graph.num_nodes, np.zeros(0, np.complex128)
+    if n > LARGEST:
+        return nothing
+    try:
+        S, M = (block.cpu().numpy() for block in blocks(system.model, system.operator))
+    except InputError:
+        return nothing
     alpha = np.zeros((n, n))
     alpha[system.graph.receivers, system.graph.senders] = weights
-    S, M = (block.cpu().numpy() for block in blocks(system.model, system.operator))
     return np.linalg.eigvals(S + np.linalg.eigvals(alpha)[:, None, None] * M).astype(np.complex128).reshape(-1)
 
 

@@ -33,7 +33,7 @@ from gce.command import run_module
 from gce.graphs.graph import Graph, ring
 from gce.graphs.topology import Topology
 from gce.metrics import mmd
-from gce.operators import FORMS, Form, Shape, make_form
+from gce.operators import PAPER_FORMS, Form, Shape, make_form
 from gce.operators.ridge import solve
 from gce.potentials import Gaussian, gibbs_weights
 from gce.progress import progress
@@ -219,8 +219,8 @@ class Consistency:
         torch.set_num_threads(1)
         self.out.mkdir(parents=True, exist_ok=True)
         curves = []
-        with progress("measuring", len(FORMS), "forms") as done:
-            for form in FORMS:
+        with progress("measuring", len(PAPER_FORMS), "forms") as done:
+            for form in PAPER_FORMS:
                 curves.append(measure(form, seeds=self.seeds))
                 done(1)
         for curve in curves:

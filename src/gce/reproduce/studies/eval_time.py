@@ -24,7 +24,7 @@ from gce.graphs.topology import Topology
 from gce.model.config import ModelConfig
 from gce.model.model import Model
 from gce.model.step import Stepper, rollout
-from gce.operators import FORMS, Operator
+from gce.operators import PAPER_FORMS, Operator
 
 SIDES = (3, 10, 32, 100)
 RELATIONS, RELATION_NUMBERS = 8, (2, 8, 36)
@@ -75,7 +75,7 @@ def chart(by_nodes: Sequence[Timing], by_relations: Sequence[Timing], path: Path
 
     figure = Figure(figsize=(9, 3.8), layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True)
-    for form in FORMS:
+    for form in PAPER_FORMS:
         of_form = [t for t in by_nodes if t.form == form]
         left.loglog([t.nodes for t in of_form], [t.seconds for t in of_form], "o-", label=form)
         of_form = [t for t in by_relations if t.form == form]

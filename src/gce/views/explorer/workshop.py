@@ -155,6 +155,7 @@ def pursue(prepared: Prepared, goal: Array, horizon: int, job: Job) -> dict[str,
     return {
         "figures": {name: found[name] for name in shares if found.get(name) is not None and np.isfinite(found[name])},
         "status": run.status,
+        "advice": run.status.advice,
         "plan_seconds": found["plan_seconds"],
         "nothing": _rounded(teller.distances(still)),
     }

@@ -285,7 +285,7 @@ function told(result) {
     box.append(term, what);
     return box;
   }));
-  byId("result-note").textContent = result.status === "solved" ? "" : `The planner: ${result.status}; a longer horizon or a nearer goal may help.`;
+  byId("result-note").textContent = result.status === "solved" ? "" : `The planner: ${result.status}. ${result.advice}`;
 }
 
 /* ---- all of it ---- */

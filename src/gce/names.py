@@ -1,0 +1,65 @@
+"""Names: of a package, looked up when first used, and of classes that users add to a table, such as potentials."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from gce.errors import InputError
+
+Kind = TypeVar("Kind")
+
+
+def lazy(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """`__getattr__` and `__dir__` of a package whose names and modules are imported when first used.
+
+    package: its `__name__`. homes: the module that each of its names is in; its own modules need not be among them.
+    """
+
+    def attribute(name: str) -> Any:
+        if name in homes:
+            return getattr(importlib.import_module(homes[name]), name)
+        if not name.startswith("_") and importlib.util.find_spec(f"{package}.{name}") is not None:
+            return importlib.import_module(f"{package}.{name}")
+        raise AttributeError(f"module {package!r} has no attribute {name!r}")
+
+    def listed() -> list[str]:
+        import pkgutil
+
+        inside = pkgutil.iter_modules(importlib.import_module(package).__path__)
+        return sorted({*homes, *(module.name for module in inside if not module.name.startswith("_"))})
+
+    return attribute, listed
+
+
+def register(table: dict[str, Any], cls: Any, contract: type, needs: tuple[str, ...] = ()) -> Any:
+    """The class, now in a table under its `name`; one that breaks the contract is refused with what is missing.
+
+    contract: the abstract class to derive from. needs: attributes that a class must set, beside its name.
+    """
+    kind, label = contract.__name__.lower(), getattr(cls, "__name__", repr(cls))
+    if not (isinstance(cls, type) and issubclass(cls, contract)):
+        base = f"{contract.__module__}.{contract.__name__}"
+        raise InputError(f"{label} cannot be registered as a {kind}: it is not a class derived from {base}; derive it")
+    name = vars(cls).get("name")
+    missing = [] if isinstance(name, str) and name else ["name"]
+    missing += [need for need in needs if not hasattr(cls, need)]
+    missing += sorted(getattr(cls, "__abstractmethods__", ()))
+    if missing or not isinstance(name, str):
+        raise InputError(
+            f"{label} cannot be registered as a {kind}: it has no {', no '.join(missing)} of its own; define it in the "
+            "class"
+        )
+    if table.get(name, cls) is not cls:
+        raise InputError(f"there is a {kind} {name!r} already, {table[name].__name__}; give {label} another name")
+    table[name] = cls
+    return cls
+
+
+def registered(table: Mapping[str, type[Kind]], name: str, kind: str, how: str) -> type[Kind]:
+    """The class of that name; kind: what the table holds, in the singular; how: one is registered."""
+    if name not in table:
+        raise InputError(f"there is no {kind} {name!r}; the {kind}s are {', '.join(table)}; register one with {how}")
+    return table[name]
