@@ -41,6 +41,8 @@ class GraphEnv(gym.Env[GraphInstance, np.ndarray]):
     """
 
     world: ClassVar[str]
+    version: ClassVar[int] = 1
+    """Raised where what is simulated, observed or drawn at random changes: runs that are kept are of a version."""
     dt: ClassVar[float]
     Parameters: ClassVar[type]
     observation_names: ClassVar[tuple[str, ...]]

@@ -26,7 +26,6 @@ SIZES: dict[str, dict[str, tuple[int, int]]] = {
 }
 TEST, VALIDATION = 7_000_000, 8_000_000
 """Seeds of the systems of the tables, and of those that action weights are chosen on."""
-MODULES = ("gce.planning.closed_loop", "gce.envs", "gce.reproduce.tasks")
 
 
 @dataclass(frozen=True)
