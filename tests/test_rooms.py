@@ -36,7 +36,8 @@ MAY_IMPORT = {
     "planning": "control dynamics envs metrics system trajectory",
     "views": "__init__ control dynamics envs metrics model operators planning potentials system trajectory",
     "interop": "graphs model system training trajectory",
-    "baselines": "__init__ command control features graphs metrics model operators planning progress training trajectory",
+    "baselines": "__init__ command control features graphs metrics model operators planning progress training "
+    "trajectory",
     "reproduce": EVERYTHING - {"cli", "interop"},
     "cli": EVERYTHING,
 }

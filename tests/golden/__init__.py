@@ -1,7 +1,7 @@
-"""Figures that no change of the code's layout may move: predictions and plans on recordings from fixed seeds.
+"""Figures that no change of the code's layout may move: simulated episodes, predictions and plans from fixed seeds.
 
-`python -m golden` in tests/ computes them again and writes numbers.npz. Do so only where a number is meant to change,
-and raise the version of the method or world it is of (`gce.reproduce.versions`).
+`python -m golden` in tests/ computes them again and writes numbers.npz, and versions.json: the versions they are of. Do
+so only where a number is meant to change, and raise the version of the world or method first (`versions_of`).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 import gce
+from gce.baselines import BASELINES
 from gce.baselines import adapt as adapt_baseline
 from gce.baselines import load as load_baseline
 from gce.baselines.trainable import FineTuned
@@ -26,11 +27,15 @@ from gce.model.files import load_model, shipped
 from gce.model.model import Model
 from gce.planning.closed_loop import problem_for
 from gce.planning.controller import Controller
+from gce.reproduce.cells import Cell
+from gce.reproduce.control_cells import run_cell
+from gce.reproduce.experiment import Context
+from gce.reproduce.tasks import SEEN
 from gce.system.system import adapt
 from gce.trajectory import Dataset, Episode
 
 FOLDER = Path(__file__).parent
-NUMBERS = FOLDER / "numbers.npz"
+NUMBERS, VERSIONS = FOLDER / "numbers.npz", FOLDER / "versions.json"
 MODELS = FOLDER.parents[1] / "results" / "models"
 PEERS = FOLDER.parents[2] / "shared" / "peers" / "cko"
 OBJECTS = {"rope": 6, "soft": 5, "swim": 5, "grid": 20}
@@ -91,6 +96,11 @@ def of_baseline(name: str) -> np.ndarray:
     return adapted.predict(first.observations[0].astype(float), first.actions[:HORIZON])
 
 
+def of_oracle() -> np.ndarray:
+    settings = {"world": "grid", "split": SEEN, "method": "oracle", "episodes": 1}
+    return np.array(run_cell(Cell("golden", settings, 0), Context(MODELS, FOLDER))["cost"])
+
+
 def cases() -> dict[str, Callable[[], np.ndarray]]:
     """What is computed, by name; peers' recordings only where they are."""
     found: dict[str, Callable[[], np.ndarray]] = {}
@@ -100,6 +110,9 @@ def cases() -> dict[str, Callable[[], np.ndarray]]:
         found[f"{name} predicted"] = lambda folder=folder, world=world: predicted(load_model(folder), world)
         found[f"{name} planned"] = lambda folder=folder, world=world: planned(load_model(folder), world)
         found[f"{name} intervals"] = lambda folder=folder, world=world: intervals(load_model(folder), world)
+    for world in OBJECTS:
+        found[f"{world} simulated"] = lambda world=world: episodes(world)[0].observations
+    found["oracle planned"] = of_oracle
     for form in ("tensor", "dense", "hom"):
         found[f"rope {form}"] = lambda form=form: predicted(load_model(shipped("rope")).with_form(form), "rope")
     found["rope planned frozen"] = lambda: planned(load_model(shipped("rope")), "rope", "frozen")
@@ -121,3 +134,13 @@ def compute(name: str) -> np.ndarray:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # few episodes leave much to the ridge
         return np.asarray(cases()[name](), dtype=np.float64)
+
+
+def versions_of(name: str) -> str:
+    """Where the version stands that a number is of."""
+    first, *_, last = name.split()
+    if last == "simulated":
+        return f"`version` of {WORLDS[first].__name__} (gce/envs)"
+    if first == "baseline":
+        return f"`version` of {BASELINES[last].__name__} (gce/baselines)"
+    return f"that of {'oracle' if first == 'oracle' else 'ours'} in METHODS (gce/reproduce/versions.py)"

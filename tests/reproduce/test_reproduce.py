@@ -9,12 +9,9 @@ import pytest
 
 from gce.cli import main
 from gce.errors import InputError
-from gce.reproduce import cells as cells_module
-from gce.reproduce.cells import Cell, Shard, Store, code_version, compute
+from gce.reproduce.cells import Cell, Shard, Store, compute
 from gce.reproduce.claims import claims
-from gce.reproduce.control_cells import control_cell
 from gce.reproduce.experiment import PRESETS, Context, Experiment, Preset
-from gce.reproduce.methods import method
 from gce.reproduce.prediction_tables import Prediction
 from gce.reproduce.registry import EXPERIMENTS
 from gce.reproduce.report import report, write_runs
@@ -40,7 +37,7 @@ class Squares(Experiment):
         self.stop_at, self.computed = stop_at, []
 
     def cells(self, preset, context):
-        return [Cell(self.name, {"number": k}, k, modules=("gce.metrics",)) for k in range(5)]
+        return [Cell(self.name, {"number": k}, k, self.version) for k in range(5)]
 
     def run(self, cell, context):
         number = cell.settings["number"]
@@ -95,6 +92,15 @@ def test_work_goes_on_after_a_stop_and_failures_are_counted(context, monkeypatch
     assert third.computed == []
 
 
+def test_a_run_of_another_version_is_not_used(context, monkeypatch):
+    monkeypatch.setitem(EXPERIMENTS, "squares", Squares())
+    reproduce([Squares()], TINY, context, None, no_bar)
+    raised = Squares()
+    monkeypatch.setattr(Squares, "version", 2)
+    reproduce([raised], TINY, context, None, no_bar)
+    assert raised.computed == list(range(5))
+
+
 def test_shards_divide_the_cells_and_are_put_together(context, monkeypatch):
     monkeypatch.setitem(EXPERIMENTS, "squares", Squares())
     parts = [Squares(), Squares()]
@@ -113,7 +119,7 @@ class Counted(Squares):
     """As many numbers as the preset has runs."""
 
     def cells(self, preset, context):
-        return [Cell(self.name, {"row": 1, "number": k}, k, modules=("gce.metrics",)) for k in range(preset.runs)]
+        return [Cell(self.name, {"row": 1, "number": k}, k) for k in range(preset.runs)]
 
 
 def test_results_are_known_without_their_cells_and_stay_where_fewer_are_asked_for(context, monkeypatch):
@@ -126,10 +132,10 @@ def test_results_are_known_without_their_cells_and_stay_where_fewer_are_asked_fo
     assert again.computed == []
     assert len(context.records("squares")) == PRESETS["evening"].runs
     assert (context.results / "squares.md").read_text() == page and "--preset evening" in page
-    # What other code made has another key: neither known nor kept.
+    # What another version made has another key: neither known nor kept.
     file = context.results / "squares.json"
     text = json.loads(file.read_text())
-    file.write_text(json.dumps({**text, "runs": [{**r, "key": "of other code"} for r in text["runs"]]}))
+    file.write_text(json.dumps({**text, "runs": [{**r, "key": "of another version"} for r in text["runs"]]}))
     shutil.rmtree(context.results / ".cells")
     anew = Counted()
     reproduce([anew], PRESETS["quick"], context, None, no_bar)
@@ -164,80 +170,6 @@ def test_time_that_is_up_leaves_the_runs_that_are_there(context, monkeypatch):
     reproduce([late], TINY, context, None, no_bar, minutes=-1.0)
     assert late.computed == []
     assert [r["seed"] for r in context.records("squares")] == [0, 2, 4]
-
-
-def test_a_key_is_of_settings_seed_files_and_code(tmp_path, monkeypatch):
-    model = tmp_path / "model"
-    model.write_text("weights")
-    cell = Cell("x", {"a": 1}, 0, (model,), ("gce.metrics",))
-    keys = {cell.key, Cell("x", {"a": 2}, 0, (model,), ("gce.metrics",)).key}
-    keys |= {
-        Cell("x", {"a": 1}, 1, (model,), ("gce.metrics",)).key,
-        Cell("x", {"a": 1}, 0, (model,), ("gce.graphs.graph",)).key,
-    }
-    other = tmp_path / "other"
-    other.write_text("other weights")
-    keys.add(Cell("x", {"a": 1}, 0, (other,), ("gce.metrics",)).key)
-    assert len(keys) == 5
-    assert Cell("x", {"a": 1}, 0, (model,), ("gce.metrics",)).key == cell.key
-    # Code that is imported counts, docstrings and comments do not.
-    package = tmp_path / "gce"
-    package.mkdir()
-    monkeypatch.setattr(cells_module, "SOURCE", package)
-    (package / "one.py").write_text("from gce.two import f\n")
-    versions = []
-    for text in (
-        "def f():\n    'Doc.'\n    return 1\n",
-        "# c\ndef f():\n    'D.'\n    return 1\n",
-        "def f():\n    return 2\n",
-    ):
-        (package / "two.py").write_text(text)
-        code_version.cache_clear()
-        versions.append(code_version(("gce.one",)))
-    code_version.cache_clear()
-    assert versions[0] == versions[1] != versions[2]
-
-
-def test_the_code_of_one_method_decides_no_run_of_another(tmp_path, monkeypatch):
-    package = tmp_path / "gce"
-    shutil.copytree(cells_module.SOURCE, package, ignore=shutil.ignore_patterns("shipped", "__pycache__"))
-    monkeypatch.setattr(cells_module, "SOURCE", package)
-    models = {}
-    for name in ("cko", "kpm", "ours_gaussian"):
-        models[name] = method(tmp_path / "models", "rope", name)
-        models[name].folder.mkdir(parents=True)
-        for file in models[name].files:
-            file.write_text(json.dumps({"format": "gce-baseline", "format_version": 1, "baseline": name}))
-
-    def versions():
-        code_version.cache_clear()
-        return {name: code_version(control_cell("main", 0, {}, found).modules) for name, found in models.items()}
-
-    before, changed = versions(), {}
-    for module in ("baselines/cko", "baselines/koopman", "system/system", "envs/rope", "reproduce/methods"):
-        file = package / f"{module}.py"
-        text = file.read_text()
-        file.write_text(text + "\nCHANGED = 1\n")
-        after = versions()
-        changed[module] = {name for name in models if after[name] != before[name]}
-        file.write_text(text)
-    code_version.cache_clear()
-    assert changed == {
-        "baselines/cko": {"cko"},
-        "baselines/koopman": {"cko", "kpm"},
-        "system/system": {"ours_gaussian"},
-        "envs/rope": set(models),
-        "reproduce/methods": set(models),
-    }
-
-
-def test_a_model_that_cannot_be_read_is_named(tmp_path):
-    broken = method(tmp_path, "rope", "cko")
-    broken.folder.mkdir(parents=True)
-    for file in broken.files:
-        file.write_text("{")
-    with pytest.raises(InputError, match="cko does not hold a baseline.*train it again"):
-        control_cell("main", 0, {}, broken)
 
 
 def test_half_a_file_is_no_cell(tmp_path):

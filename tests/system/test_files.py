@@ -84,7 +84,7 @@ BAD_MODEL = {
     "a list": (lambda f: (f / "model.json").write_text("[1, 2]"), "is not a gce-model of version 2"),
     "later version": (lambda f: edit(f / "model.json", format_version=3), "is not a gce-model of version 2"),
     "no config": (lambda f: edit(f / "model.json", config=[]), "does not describe a model"),
-    "unknown name": (lambda f: edit_config(f / "model.json", colour=1), "does not describe a model"),
+    "unknown name": (lambda f: edit_config(f / "model.json", colour=1), "no setting 'colour'"),
     "word for a number": (lambda f: edit_features(f / "model.json", num_features="many"), "does not describe a model"),
     "negative size": (lambda f: edit_features(f / "model.json", num_features=-1), "does not describe a model"),
     "unknown kind": (

@@ -82,6 +82,8 @@ class Baseline(Units, ABC):
     """A method in the units of its data."""
 
     name: ClassVar[str]
+    version: ClassVar[int] = 1
+    """Raised where what a trained model predicts or plans changes: runs that are kept are of a version."""
     config_class: ClassVar[type[Config]]
 
     def __init__(self, config: Config) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -23,7 +24,8 @@ class Reproduce:
     resumes = True
 
     name: tyro.conf.Positional[str] = ""
-    """An experiment, `all` of them, or `report`: tables and figures from the results that are there."""
+    """An experiment, `all` of them, `report`: tables and figures from the results that are there, or `carry`: runs
+    kept under other keys are kept on, if a sample of them computed again has the same figures."""
     preset: Literal["quick", "evening", "paper"] = "quick"
     """quick: a few runs of each cell, minutes in all; evening: hours; paper: 200 runs, 20 of slow methods."""
     jobs: int = 1
@@ -38,10 +40,13 @@ class Reproduce:
     """The folder of the trained models; by default `models` in the results."""
     recorded: Path | None = None
     """The folder of recordings made by others (WORLD_GROUP.npz), for `recorded`."""
+    sample: int = 1
+    """For `carry`: how many runs of each experiment, world and method are computed again."""
 
     def run(self) -> None:
         import torch
 
+        from gce.reproduce.carry import carry
         from gce.reproduce.cells import Shard
         from gce.reproduce.experiment import Context, preset_named
         from gce.reproduce.registry import EXPERIMENTS, experiment_named
@@ -65,9 +70,17 @@ class Reproduce:
         if self.name == "report":
             print(f"{self.results}: {', '.join(report(context))}", file=sys.stderr)
             return
+        torch.set_num_threads(1)
+        if self.name == "carry":
+            if self.sample < 1:
+                raise InputError(f"--sample is {self.sample}, expected 1 or more")
+            say = partial(print, file=sys.stderr, flush=True)
+            refused = carry(list(EXPERIMENTS.values()), context, self.sample, self.minutes, say)
+            if refused:
+                raise InputError(f"{', '.join(refused)}: figures differ; gce reproduce NAME computes these runs anew")
+            return
         chosen = list(EXPERIMENTS.values()) if self.name == "all" else [experiment_named(self.name)]
         shard = None if self.shard is None else Shard.of(self.shard)
-        torch.set_num_threads(1)
         failures = reproduce(chosen, preset_named(self.preset), context, shard, progress, self.minutes, self.jobs)
         for sentence in context.skipped:
             print(sentence, file=sys.stderr)

@@ -45,6 +45,8 @@ class GraphEnv(gym.Env[GraphInstance, np.ndarray]):
     world: ClassVar[str]
     recipe: ClassVar[Recipe]
     """What experiments chose for the world: sizes, protocol, presets."""
+    version: ClassVar[int] = 1
+    """Raised where what is simulated, observed or drawn at random changes: runs that are kept are of a version."""
     dt: ClassVar[float]
     Parameters: ClassVar[type]
     observation_names: ClassVar[tuple[str, ...]]

@@ -58,6 +58,7 @@ class Recipe:
     baselines: by method, what is changed in its model, schedule and number of validation systems.
     counts: by kind of method (runs, costly, latent, slow), the field of a preset that counts its runs here, if another.
     longer_trained: whether its table has models of longer training too.
+    repeats: how far a run computed again may differ, relative to a figure's size; more where the world is chaotic.
     """
 
     protocol: Protocol
@@ -70,3 +71,4 @@ class Recipe:
     baselines: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     counts: Mapping[str, str] = field(default_factory=dict)
     longer_trained: bool = False
+    repeats: float = 1e-5

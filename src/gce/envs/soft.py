@@ -47,6 +47,7 @@ class Soft(BoxEnv):
         model=PRESET,
         training=SINGLE_STEPS,
         counts=COUNTS,
+        repeats=5e-3,
     )
 
     def draw_parameters(self, rng: np.random.Generator, num_objects: int) -> BoxParameters:

@@ -63,6 +63,7 @@ NOTHING = "selection"
 
 def configured(settings: Mapping[str, Any]) -> ModelConfig:
     """A configuration from nested settings, or from flat ones as commands, presets and older files give them."""
+    settings = _tuples(dict(settings))
     kind, own = kind_and_settings(settings)
     return ModelConfig(**{name: settings[name] for name in settings if name in SHARED}, features=kind.Config(**own))
 
@@ -92,6 +93,13 @@ def kind_and_settings(settings: Mapping[str, Any]) -> tuple[type[Features], dict
                 f"{' or '.join(_asked_by(other) for other in KINDS.values() if _has(other, name))}"
             )
     return kind, {name: value for name, value in flat.items() if name in mine}
+
+
+def _tuples(value: Any) -> Any:
+    """JSON has lists alone."""
+    if isinstance(value, dict):
+        return {name: _tuples(part) for name, part in value.items()}
+    return tuple(_tuples(part) for part in value) if isinstance(value, list) else value
 
 
 def _has(kind: type[Features], name: str) -> bool:

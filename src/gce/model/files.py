@@ -47,7 +47,7 @@ def load_model(folder: Path | str) -> Model:
     if text["format_version"] == 1:
         tensors = {_present_name(name): value for name, value in tensors.items()}
     try:
-        model = Model(configured(_tuples(text["config"])))
+        model = Model(configured(text["config"]))
     except InputError as error:
         raise InputError(f"{folder}/model.json cannot be used: {error}") from None
     except (AttributeError, KeyError, IndexError, TypeError, ValueError, RuntimeError) as error:
@@ -124,9 +124,3 @@ def read_pair(folder: Path, name: str, kind: str, versions: Sequence[int]) -> tu
 def _present_name(name: str) -> str:
     """The name of a tensor of version 1 as it is now."""
     return next((new + name[len(old) :] for old, new in FORMERLY.items() if name.startswith(old)), name)
-
-
-def _tuples(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _tuples(v) for name, v in value.items()}
-    return tuple(_tuples(v) for v in value) if isinstance(value, list) else value

@@ -1,15 +1,14 @@
 """Cells: the runs an experiment is made of, each kept on disk under a key of all that decides it.
 
-    key = digest(experiment, settings, seed, the files it reads, the code it runs)
+    key = digest(experiment and its version, settings, seed, recordings it reads, conditions)
 
 A cell that is there under its key is not computed again, so work goes on after a stop and may be divided over machines;
-one made by other code, another model or other data has another key. What fails is a result too: a sentence instead of
+one of another version, another model or other data has another key. What fails is a result too: a sentence instead of
 figures, counted where the table is made. Files are replaced at once, so a stop at any moment leaves whole cells only.
 """
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import json
 import os
@@ -25,83 +24,36 @@ from typing import Any
 
 from gce.errors import InputError
 
-SOURCE = Path(__file__).parents[1]
-ASIDE = (
-    *(
-        f"gce.reproduce.{name}"
-        for name in ("cells", "choices", "experiment", "names", "paper", "pictures", "recipes", "statistics")
-    ),
-    *(
-        f"gce.{name}"
-        for name in ("training", "learning", "losses", "remembering", "baselines.training", "baselines.cko_loss")
-    ),
-)
-"""Modules that decide no run beyond what is in the key: its settings, and the files of models that were trained."""
-OF_ALL_METHODS = ("gce.baselines", "gce.baselines.folder", "gce.reproduce.methods")
-"""Modules that know every method: what they import is not followed, a cell names the modules of its own method."""
-
 
 @dataclass(frozen=True)
 class Cell:
-    """settings: JSON values, what a table's row and column are of. files: read by the run. modules: that decide it."""
+    """settings: JSON values, what a table's row and column are of. version: of the experiment.
+
+    conditions: JSON values that decide the run too (`versions.conditions`). files: recordings, whose bytes count.
+    """
 
     experiment: str
     settings: dict[str, Any]
     seed: int
+    version: int = 1
+    conditions: dict[str, Any] = field(default_factory=dict)
     files: tuple[Path, ...] = ()
-    modules: tuple[str, ...] = ()
 
     @cached_property
     def key(self) -> str:
-        parts = [self.experiment, self.settings, self.seed, [digest(f) for f in self.files], code_version(self.modules)]
+        parts = {
+            **self.conditions,
+            "experiment": [self.experiment, self.version],
+            "settings": self.settings,
+            "seed": self.seed,
+            "files": [digest(file) for file in self.files],
+        }
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:24]
 
 
 @cache
 def digest(file: Path) -> str:
     return hashlib.sha256(file.read_bytes()).hexdigest()
-
-
-@cache
-def code_version(modules: tuple[str, ...]) -> str:
-    """A digest of some modules of the package and all they import; comments and docstrings do not count."""
-    found: dict[str, str] = {}
-    left = list(modules)
-    while left:
-        name = left.pop()
-        file = _file_of(name)
-        if file is None or name in found or name in ASIDE:
-            continue
-        tree = ast.parse(file.read_text())
-        if name not in OF_ALL_METHODS:
-            left += _imported(tree)
-        for node in ast.walk(tree):
-            body = getattr(node, "body", None)
-            if isinstance(body, list) and body and isinstance(body[0], ast.Expr):
-                value = body[0].value
-                if isinstance(value, ast.Constant) and isinstance(value.value, str):
-                    body[:] = body[1:] or [ast.Pass()]
-        found[name] = ast.dump(tree)
-    return hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()[:12]
-
-
-def _imported(tree: ast.AST) -> list[str]:
-    """Names that are modules where there is a file of them."""
-    found = []
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and node.module:
-            found += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
-        if isinstance(node, ast.Import):
-            found += [alias.name for alias in node.names]
-    return found
-
-
-def _file_of(module: str) -> Path | None:
-    first, *rest = module.split(".")
-    if first != "gce":
-        return None
-    place = SOURCE.joinpath(*rest)
-    return next((f for f in (place.with_suffix(".py"), place / "__init__.py") if rest and f.is_file()), None)
 
 
 @dataclass(frozen=True)

@@ -16,20 +16,22 @@ import numpy as np
 from gce.metrics import control_error, nrmse
 from gce.planning.oracles import linear_oracle
 from gce.reproduce.cells import Cell
-from gce.reproduce.experiment import Context
+from gce.reproduce.experiment import Context, Experiment
 from gce.reproduce.methods import Method
-from gce.reproduce.tasks import MODULES, TEST, Setting, draw, protocol_for, run_control, sizes_of
+from gce.reproduce.tasks import TEST, Setting, draw, protocol_for, run_control, sizes_of
+from gce.reproduce.versions import conditions
 
 UNADAPTED = ("nothing", "oracle")
 DEFAULT_EPISODES = 8
 
 
 def control_cell(
-    experiment: str, seed: int, settings: dict[str, Any], found: Method | None, modules: tuple[str, ...] = ()
+    experiment: Experiment, seed: int, settings: dict[str, Any], model: Method | None, planned: bool = True
 ) -> Cell:
-    own = () if found is None else found.modules
-    files = () if found is None else found.files
-    return Cell(experiment, settings, seed, files, (*MODULES, *own, "gce.reproduce.control_cells", *modules))
+    """planned: whether the run is controlled; otherwise the world's protocol does not decide it."""
+    name, files = (settings["method"], None) if model is None else (model.kind, model.files)
+    stated = conditions(settings["world"], name, files, planned)
+    return Cell(experiment.name, settings, seed, experiment.version, stated)
 
 
 def run_cell(cell: Cell, context: Context, predicted: bool = False) -> dict[str, Any]:

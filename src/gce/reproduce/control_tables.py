@@ -45,7 +45,7 @@ class ControlTable(Experiment):
             if not runs:
                 context.leave_out(f"{world}/{name} takes minutes a run and is not in the preset {preset.name}")
             for seed in range(runs):
-                found.append(control_cell(self.name, seed, settings, model))
+                found.append(control_cell(self, seed, settings, model))
         return sorted(found, key=lambda cell: cell.seed)
 
 

@@ -114,6 +114,8 @@ class Experiment(ABC):
 
     name: ClassVar[str]
     about: ClassVar[str]
+    version: ClassVar[int] = 1
+    """Raised where the figures of its cells change though neither a world nor a method does."""
 
     @abstractmethod
     def cells(self, preset: Preset, context: Context) -> list[Cell]:

@@ -23,13 +23,12 @@ from gce.errors import InputError
 from gce.model.files import load_model, shipped
 from gce.planning.controller import Controller
 from gce.planning.plans import Planner
+from gce.reproduce.recipes import OURS
 from gce.system.system import System, adapt
 from gce.trajectory import Episode
 
 ITERATIONS = 10
 """Of a plan that is linearised again, for every method."""
-OUR_MODULES = ("gce.system.system", "gce.planning.controller", "gce.system.files")
-OTHER_MODULES = ("gce.baselines.folder", "gce.baselines.base", "gce.baselines.controller")
 IN_FEATURES = "_in_features"
 """What follows a method's name where its plans bring features to those of the goal."""
 
@@ -100,20 +99,18 @@ class Method:
         return self.name.startswith("ours")
 
     @property
-    def files(self) -> tuple[Path, ...]:
+    def kind(self) -> str:
+        """Ours, or which baseline."""
+        return OURS if self.ours else kind_of(self.folder).name
+
+    @property
+    def files(self) -> tuple[Path, Path]:
         stem = "model" if self.ours else "baseline"
-        return tuple(self.folder / f"{stem}.{kind}" for kind in ("safetensors", "json"))
+        return self.folder / f"{stem}.safetensors", self.folder / f"{stem}.json"
 
     @property
     def exists(self) -> bool:
         return all(file.is_file() for file in self.files)
-
-    @property
-    def modules(self) -> tuple[str, ...]:
-        """That decide what the method does."""
-        if self.ours:
-            return OUR_MODULES
-        return (*OTHER_MODULES, kind_of(self.folder).__module__)
 
     @cached_property
     def model(self) -> Any:

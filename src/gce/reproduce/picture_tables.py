@@ -14,12 +14,13 @@ from gce.reproduce.cells import Cell
 from gce.reproduce.control_cells import control_cell, loaded
 from gce.reproduce.experiment import Context, Experiment, Preset, Record
 from gce.reproduce.methods import Ours
+from gce.reproduce.recipes import OURS
 from gce.reproduce.statistics import markdown, values_of
 from gce.reproduce.studies.eval_time import RELATION_NUMBERS, RELATIONS, SIDES, Timing, chart, measure
 from gce.reproduce.tasks import TEST, draw, run_control
+from gce.reproduce.versions import method_version
 from gce.views.plots import write_strip
 
-MODULES = ("gce.reproduce.picture_tables",)
 SNAPSHOTS = 5
 
 
@@ -30,7 +31,7 @@ class Weights(Experiment):
     def cells(self, preset: Preset, context: Context) -> list[Cell]:
         model = context.method("rope", "ours_gaussian")
         settings = {"world": "rope", "method": "ours_gaussian", "times": [30, 60]}
-        return [] if model is None else [control_cell(self.name, 0, settings, model, MODULES)]
+        return [] if model is None else [control_cell(self, 0, settings, model, planned=False)]
 
     def run(self, cell: Cell, context: Context) -> dict[str, Any]:
         import torch
@@ -96,7 +97,7 @@ class ControlPictures(Experiment):
             settings = {"world": world, "method": "ours_shipped", "objects": objects}
             model = context.method(world, "ours_shipped")
             if model is not None:
-                found.append(control_cell(self.name, 0, settings, model, MODULES))
+                found.append(control_cell(self, 0, settings, model))
         return found
 
     def run(self, cell: Cell, context: Context) -> dict[str, Any]:
@@ -158,7 +159,8 @@ class EvalTime(Experiment):
     def cells(self, preset: Preset, context: Context) -> list[Cell]:
         sizes = [(side, RELATIONS) for side in SIDES] + [(SIDES[-1], k) for k in RELATION_NUMBERS if k != RELATIONS]
         settings = [{"form": form, "side": side, "relations": k} for side, k in sizes for form in PAPER_FORMS]
-        return [Cell(self.name, s, 0, (), ("gce.reproduce.studies.eval_time",)) for s in settings]
+        ours = {"method": [OURS, method_version(OURS)]}
+        return [Cell(self.name, s, 0, self.version, ours) for s in settings]
 
     def run(self, cell: Cell, context: Context) -> dict[str, Any]:
         timing = measure(cell.settings["form"], cell.settings["side"], cell.settings["relations"])

@@ -21,7 +21,6 @@ from gce.reproduce.statistics import markdown, paired, select, summarise, values
 from gce.reproduce.tasks import SEEN, TEST, draw, sizes_of
 
 STEPS = (1, 10, 50, 100)
-MODULES = ("gce.reproduce.prediction_tables",)
 
 
 class PredictionTable(Experiment):
@@ -36,7 +35,8 @@ class PredictionTable(Experiment):
         for settings in self.rows():
             model = context.method(settings["world"], settings["method"])
             if model is not None:
-                found += [control_cell(self.name, k, settings, model, MODULES) for k in range(preset.trajectories)]
+                runs = range(preset.trajectories)
+                found += [control_cell(self, k, settings, model, planned=False) for k in runs]
         return sorted(found, key=lambda cell: cell.seed)
 
     def run(self, cell: Cell, context: Context) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -49,8 +50,7 @@ class Recorded(Experiment):
                 if model is None or int(group) >= preset.count(world, plan["method"]):
                     continue
                 settings = {"world": world, **plan}
-                cell = control_cell(self.name, int(group), settings, model, ("gce.reproduce.recorded",))
-                found.append(Cell(cell.experiment, settings, cell.seed, (*cell.files, file), cell.modules))
+                found.append(replace(control_cell(self, int(group), settings, model), files=(file,)))
         return sorted(found, key=lambda cell: cell.seed)
 
     def run(self, cell: Cell, context: Context) -> dict[str, Any]:

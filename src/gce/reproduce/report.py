@@ -44,10 +44,19 @@ OTHERS = {
 
 def write_runs(experiment: Experiment, records: Sequence[Record], preset: str, context: Context) -> None:
     """NAME.json: what was run, with which preset, and what was left out."""
-    lines = ",\n".join(json.dumps(record) for record in records)
     about = {"experiment": experiment.name, "about": experiment.about, "preset": preset, "left_out": context.skipped}
-    head = json.dumps(about)[:-1]
-    _write(context.results / f"{experiment.name}.json", f'{head},\n"runs": [\n{lines}\n]}}\n')
+    _write_runs(context.results / f"{experiment.name}.json", about, records)
+
+
+def rewrite_runs(experiment: Experiment, records: Sequence[Record], context: Context) -> None:
+    """What NAME.json says beside the runs stays."""
+    file = context.results / f"{experiment.name}.json"
+    _write_runs(file, {k: v for k, v in json.loads(file.read_text()).items() if k != "runs"}, records)
+
+
+def _write_runs(file: Path, about: dict[str, Any], records: Sequence[Record]) -> None:
+    lines = ",\n".join(json.dumps(record) for record in records)
+    write_file(file, f'{json.dumps(about)[:-1]},\n"runs": [\n{lines}\n]}}\n')
 
 
 def report(context: Context) -> list[str]:
@@ -60,7 +69,7 @@ def report(context: Context) -> list[str]:
             found.append(experiment.name)
     if not found:
         raise InputError(f"{context.results} holds no results; run an experiment first")
-    _write(context.results / "README.md", _readme(found, context))
+    write_file(context.results / "README.md", _readme(found, context))
     return found
 
 
@@ -79,7 +88,7 @@ def render(experiment: Experiment, records: Sequence[Record], context: Context) 
         lines.append("Failures:\n\n" + "\n".join(f"- {sentence}" for sentence in sentences[:20]))
     if text["left_out"]:
         lines.append("Left out:\n\n" + "\n".join(f"- {sentence}" for sentence in text["left_out"]))
-    _write(context.results / f"{experiment.name}.md", "\n\n".join(line.strip() for line in lines) + "\n")
+    write_file(context.results / f"{experiment.name}.md", "\n\n".join(line.strip() for line in lines) + "\n")
     _csv(context.results / f"{experiment.name}.csv", [experiment.columns(r) for r in records])
 
 
@@ -167,7 +176,8 @@ def _training(context: Context) -> str:
     return markdown(["model", "CPU time given", "used", "iterations", "validation NRMSE"], rows)
 
 
-def _write(path: Path, text: str) -> None:
+def write_file(path: Path, text: str) -> None:
+    """At once: a stop leaves the old file or the new one."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(f".{path.name}.{os.getpid()}")

@@ -22,7 +22,6 @@ Array = np.ndarray
 SEEN, UNSEEN = "in-distribution", "few-shot"
 TEST, VALIDATION = 7_000_000, 8_000_000
 """Seeds of the systems of the tables, and of those that action weights are chosen on."""
-MODULES = ("gce.planning.closed_loop", "gce.envs", "gce.reproduce.tasks")
 
 
 def sizes_of(world: str, split: str) -> tuple[int, int]:

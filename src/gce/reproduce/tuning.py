@@ -41,7 +41,7 @@ class Tuning(Experiment):
                 chosen_from = {f"{self.weight}s": list(self.values), **self.fixed(context, world)}
                 settings = {"world": world, "method": name, **chosen_from}
                 for seed in range(preset.tuned_on(name)):
-                    found.append(control_cell(self.name, seed, settings, model, ("gce.reproduce.tuning_cells",)))
+                    found.append(control_cell(self, seed, settings, model))
         return sorted(found, key=lambda cell: cell.seed)
 
     def fixed(self, context: Context, world: str) -> dict[str, Any]:

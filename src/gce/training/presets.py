@@ -18,12 +18,12 @@ STRUCTURE = ("points", "late_action", "fresh_start")
 """What a file's metadata may say about a world's structure, under `structure`."""
 
 
-def training_for(world: str | None, model: Mapping[str, Any]) -> dict[str, Any]:
+def training_for(world: str | None, model: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """How to train on data of a world: iterations, the longest horizon, and fields of `TrainingConfig`.
 
     model: settings of the model that are asked for; a kind of features may want a training of its own.
     """
-    kind = kind_asked_for(model)
+    kind = kind_asked_for(model or {})
     return {"iterations": 4000, "horizon": 48, **(kind.training_settings or _preset(world, "training"))}
 
 
