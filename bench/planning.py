@@ -107,7 +107,7 @@ def through_cvxpy(controller: Any, observation: np.ndarray) -> tuple[float, floa
     """(seconds, cost) of the same plan with each quadratic problem handed to a modelling layer."""
     from gce.control.settle import settle
     from gce.dynamics.choice import dynamics_of
-    from gce.planning.plans import task_of
+    from gce.planning.controller import task_of
 
     system, problem = controller.system, controller.problem
     dynamics = dynamics_of(system, problem.controls, opening=True)

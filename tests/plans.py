@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from gce.control.task import Task, dense_path
+from gce.control.settle import Task, dense_path
 from gce.control.tracking import DensePath, Limits, Soft, Tracking
 
 

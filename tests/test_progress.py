@@ -8,9 +8,8 @@ import sys
 import pytest
 
 from gce import progress as telling
-from gce.command import in_words, run_module
 from gce.errors import InputError
-from gce.progress import counted, duration, planning, progress
+from gce.progress import counted, duration, in_words, planning, progress, run_module
 from gce.reproduce.studies.lines import Lines
 
 

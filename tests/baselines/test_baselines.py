@@ -17,7 +17,7 @@ from gce.baselines.training import Training, _systems, validation_error
 from gce.baselines.windows import Draw, Recorded, draw_batch
 from gce.control.problem import Problem
 from gce.control.qp import solve_qp
-from gce.control.task import Dynamics, Task
+from gce.control.settle import Dynamics, Task
 from gce.control.tracking import Limits
 from gce.envs import Protocol
 from gce.errors import InputError
@@ -349,7 +349,7 @@ def test_a_damaged_folder_is_refused(tmp_path):
 
 def test_the_command_line_trains(tmp_path, monkeypatch, capsys):
     from gce.baselines.__main__ import Train
-    from gce.command import run_module
+    from gce.progress import run_module
 
     file, out = tmp_path / "rope.h5", tmp_path / "out"
     recorded("rope").save(file)

@@ -8,7 +8,7 @@ from PIL import Image
 
 from gce.cli import main
 from gce.cli.control import _advise
-from gce.control.status import Status
+from gce.control.tracking import Status
 from gce.trajectory import Dataset
 
 

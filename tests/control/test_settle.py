@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from gce.control.qp import solve_qp
-from gce.control.settle import settle
-from gce.control.task import Task
+from gce.control.settle import Task, settle
 from gce.control.tracking import Limits
 from plans import Linear, Pendulum, random_path, random_task, slopes_by_differences
 

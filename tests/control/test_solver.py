@@ -8,7 +8,7 @@ from scipy.sparse import csr_array
 
 from gce.control.linear_path import LinearPath
 from gce.control.solver import SOLVERS, Condensed, Solver, Suitable, chosen_solver, register_solver
-from gce.control.status import Status
+from gce.control.tracking import Status
 from gce.errors import InputError
 from plans import random_problem
 

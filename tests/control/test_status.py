@@ -4,7 +4,7 @@ import json
 import pickle
 from pathlib import Path
 
-from gce.control.status import Status
+from gce.control.tracking import Status
 
 
 def test_a_status_prints_compares_and_is_written_as_its_word():

@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from gce.control.matrix_free import solve_matrix_free
-from gce.control.settle import settle
-from gce.control.task import Task
+from gce.control.settle import Task, settle
 from gce.control.tracking import Limits
 from gce.dynamics.anchored import AnchoredDynamics, coloured, linear, reach
 from gce.dynamics.choice import dynamics_of

@@ -8,8 +8,7 @@ import torch
 
 from gce.control.matrix_free import solve_matrix_free
 from gce.control.qp import solve_qp
-from gce.control.settle import settle
-from gce.control.task import Task
+from gce.control.settle import Task, settle
 from gce.control.tracking import DensePath, Limits, dense
 from gce.dynamics.features import FeatureDynamics
 from gce.errors import InputError

@@ -9,8 +9,8 @@ import torch
 from gce.envs.recording import Recording, record
 from gce.graphs.topology import Topology
 from gce.model.step import Stepper
-from gce.system.stability import blocks, certificate, stabilised
 from gce.system.system import adapt
+from gce.system.uncertainty import blocks, certificate, stabilised
 from gce.training.preparation import prepare
 from gce.training.presets import config_for
 from gce.trajectory import Dataset

@@ -7,8 +7,8 @@ from gce.errors import InputError
 from gce.graphs.topology import Topology
 from gce.model.files import load_model, save_model
 from gce.model.step import Stepper
-from gce.system.stability import certificate
 from gce.system.system import adapt
+from gce.system.uncertainty import certificate
 from gce.training.batches import SystemData, draw_batch
 from gce.training.config import TrainingConfig
 from gce.training.losses import loss_of

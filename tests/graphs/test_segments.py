@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from gce.graphs.segments import MANY_ROWS, Segments
+from gce.graphs.topology import MANY_ROWS, Segments
 
 ROWS, SEGMENTS = MANY_ROWS + 7, 300
 

@@ -8,7 +8,7 @@ import pytest
 from gce.control.matrix_free import solve_matrix_free
 from gce.control.problem import Problem, weights_of
 from gce.control.solver import SOLVERS, MatrixFree, Solver, register_solver
-from gce.control.status import Status
+from gce.control.tracking import Status
 from gce.envs import world_named
 from gce.errors import InputError
 from gce.model.files import load_model, shipped

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from gce.trajectory.smoothing import noise_variance, smooth
+from gce.system.evidence import noise_variance, smooth
 
 PAIRS, RATIOS = [(0, 2), (1, 3)], [0.07, 0.3]
 

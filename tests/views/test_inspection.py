@@ -10,8 +10,8 @@ from gce.errors import InputError
 from gce.metrics import nrmse
 from gce.model.step import Stepper
 from gce.potentials import gibbs_weights
-from gce.system.stability import blocks
 from gce.system.system import adapt
+from gce.system.uncertainty import blocks
 from gce.views.inspection import fit_by_episodes, operator_spectrum, step_spectrum, weights_along
 from small import close, system_episodes, untrained
 

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import tyro
 
-from gce.command import run_module
 from gce.errors import InputError
-from gce.progress import counted, progress
+from gce.progress import counted, progress, run_module
 
 if TYPE_CHECKING:
     from gce.training.loop import Progress

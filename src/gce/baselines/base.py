@@ -28,7 +28,7 @@ from gce.errors import InputError
 from gce.features.inputs import Points
 from gce.graphs.graph import Graph
 from gce.graphs.topology import Topology
-from gce.model.units import Units
+from gce.model.model import Units
 from gce.training.presets import config_for
 from gce.trajectory import Dataset, Episode, Normalisation, check_one_system
 

@@ -21,7 +21,7 @@ from gce.baselines.koopman import LinearAdapted
 from gce.baselines.planning import BaselineDynamics, EmbeddingDynamics
 from gce.control.problem import Problem
 from gce.errors import InputError
-from gce.planning.plans import Plan, Turns, check_problem, exogenous_after, settled_plan
+from gce.planning.controller import Plan, Turns, check_problem, exogenous_after, settled_plan
 
 Array = np.ndarray
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gce.baselines.base import Adapted
 from gce.baselines.koopman import LinearAdapted
-from gce.control.task import dense_path
+from gce.control.settle import dense_path
 from gce.control.tracking import DensePath
 
 Array = np.ndarray

@@ -15,7 +15,7 @@ from gce.cli.learn import Adapt, Predict
 from gce.cli.report import Report
 from gce.cli.reproduce import Reproduce
 from gce.cli.train import Train
-from gce.command import in_words
+from gce.progress import in_words
 
 Command = (
     Annotated[Data, tyro.conf.subcommand("data", description="Record, import, check, replay and show data sets.")]

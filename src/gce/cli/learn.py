@@ -128,7 +128,7 @@ class Predict:
             "version": __version__,
         }
         if self.plot is not None:
-            from gce.views.charts import prediction_chart
+            from gce.views.plots import prediction_chart
 
             prediction_chart(
                 results[0], episode.observations, self.plot, names.get("nodes"), names.get("observation_names")

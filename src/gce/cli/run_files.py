@@ -40,8 +40,7 @@ def written_together(folder: Path) -> Iterator[Path]:
 def write_run(folder: Path, env: Any, run: Any, answer: dict[str, Any], details: Any) -> None:
     """The episode, its figures, its animation, a chart and what a report needs."""
     from gce.trajectory import Writer
-    from gce.views.charts import control_chart
-    from gce.views.plots import write_animation
+    from gce.views.plots import control_chart, write_animation
     from gce.views.report.details import write_details
 
     with written_together(folder) as place:

@@ -18,7 +18,7 @@ from jaxtyping import Float
 from scipy.linalg import cho_factor, cho_solve
 
 from gce.control.linear_path import LinearPath
-from gce.control.task import Dynamics
+from gce.control.settle import Dynamics
 from gce.control.tracking import DensePath, dense
 
 Array = np.ndarray

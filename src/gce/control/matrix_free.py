@@ -18,8 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Float
 
-from gce.control.status import Status
-from gce.control.tracking import Tracking, columns, projected_gradient, rows
+from gce.control.tracking import Status, Tracking, columns, projected_gradient, rows
 
 Array = np.ndarray
 

@@ -25,8 +25,7 @@ from scipy.linalg import LinAlgError
 from gce.control.lqr import lqr, roll
 from gce.control.matrix_free import solve_matrix_free
 from gce.control.qp import solve_qp
-from gce.control.status import Status
-from gce.control.tracking import DensePath, Tracking, dense
+from gce.control.tracking import DensePath, Status, Tracking, dense
 from gce.errors import InputError
 from gce.names import register, registered
 

@@ -22,7 +22,7 @@ from jaxtyping import Bool, Float, Int
 from scipy.sparse import csr_array
 from torch import Tensor
 
-from gce.control.task import dense_path
+from gce.control.settle import dense_path
 from gce.control.tracking import DensePath
 from gce.dynamics.body_slopes import assembled, direction, incidence, slopes
 from gce.dynamics.state import StateDynamics
@@ -100,11 +100,17 @@ class BodyDynamics(StateDynamics):
         return x
 
     def path(self, x0: Float[Array, " s"], x: Float[Array, "M s"], u: Float[Array, "M n"]) -> DensePath:
-        """With y the velocity change, V' = V + y(Q, V, a) has rows [y_Q, 1 + y_V, y_a]; Q' dt of these, and 1 at Q."""
-        step, (M, n), s2 = self._parts.step, u.shape, 2 * len(self._parts.moving)
-        Q, V, before = self._split(np.concatenate([x0[None], x[:-1]]))
+        """With y the velocity change, V' = V + y(Q, V, a) has rows [y_Q, 1 + y_V, y_a]; Q' dt of these, and 1 at Q.
+
+        Derivatives are taken where the model's states are, in its precision.
+        """
+        parts, (M, n), s2 = self._parts, u.shape, 2 * len(self._parts.moving)
+        step, earlier = parts.step, np.concatenate([x0[None], x[:-1]])
+        rounded = self._observed(earlier).astype(parts.precision).astype(np.float64) * parts.std + parts.mean
+        Q, V = (rounded[..., columns].reshape(M, -1, 2) for columns in (parts.places, parts.speeds))
+        before = self._split(earlier)[2][..., 0].astype(parts.precision).astype(np.float64)
         with np.errstate(all="ignore"):
-            by = slopes(step, Q, V, before[..., 0])
+            by = slopes(step, Q, V, before)
         A, B = np.zeros((M, 2 * s2 + n, 2 * s2 + n)), np.zeros((M, 2 * s2 + n, n))
         rows_of_V = A[:, s2 : 2 * s2]
         rows_of_V[..., :s2], rows_of_V[..., s2 : 2 * s2] = by.by_position, by.by_velocity
@@ -122,7 +128,8 @@ class Parts:
     """What of a system every plan needs.
 
     places, speeds: columns of the observation [x, y of a node's first point, of its second, ...]; mean, std: its units.
-    point: a point at each corner, of all points of all nodes. moving: 1, or 0 where a corner is held.
+    point: a point at each corner, of all points of all nodes. moving: 1, or 0 where a corner is held. precision: of
+    the model's states.
     """
 
     step: BodyStep
@@ -132,6 +139,7 @@ class Parts:
     std: Float[Array, " d"]
     point: Int[Array, " corners"]
     moving: Float[Array, "corners 1"]
+    precision: type[np.floating]
 
 
 _known: WeakKeyDictionary[System, dict[tuple[float, torch.dtype], Parts]] = WeakKeyDictionary()
@@ -152,7 +160,8 @@ def _parts_of(system: System, switch: float) -> Parts:
     point, moving = np.empty(len(step.mass), np.int64), np.ones((len(step.mass), 1))
     point[step.corner.ravel()] = np.arange(step.corner.size)
     moving[step.corner[held.numpy()]] = 0.0
-    known[key] = Parts(step, places, speeds, mean, std, point, moving)
+    precision = np.float64 if model.dtype == torch.float64 else np.float32
+    known[key] = Parts(step, places, speeds, mean, std, point, moving, precision)
     return known[key]
 
 
@@ -173,16 +182,16 @@ class Pairs:
 class BodyStep:
     """Velocity changes of the corners, from arrays alone.
 
-    ends: corners of each pair; node: whose pair; across: D; mass: m; coupling: h; push: c0, c1, c2, c3, those of a
-    constant, length, rate and action; medium: coefficients of the resistance at outer sides; usual_speed: S in that.
-    corner: of each node's points. switch: over which width of a normalised action the medium comes into play; 0 for at
-    once, as in the model.
+    ends: corners of each pair; point_ends: its points, among all points of all nodes; node: whose pair; mass: m;
+    coupling: h; push: c0, c1, c2, c3, those of a constant, length, rate and action; medium: coefficients of the
+    resistance at outer sides; usual_speed: S in that. corner: of each node's points. switch: over which width of a
+    normalised action the medium comes into play; 0 for at once, as in the model.
     """
 
     dt: float
     ends: Int[Array, "pairs 2"]
+    point_ends: Int[Array, "pairs 2"]
     node: Int[Array, " pairs"]
-    across: Float[Array, "pairs corners"]
     mass: Float[Array, " corners"]
     coupling: Float[Array, "heads pairs"]
     push: Float[Array, "heads 4 pairs"]
@@ -211,13 +220,13 @@ class BodyStep:
         if layer.drag:
             rows.append(heads[:, signals:][:, bodies.node_type] * bodies.outer.double())
         table = torch.stack(rows, dim=1).detach().numpy()
-        corner, eye = bodies.corner.numpy(), np.eye(bodies.size)
-        ends = corner[:, np.array(inputs.pairs)].reshape(-1, 2)
+        corner = bodies.corner.numpy()
+        point_ends = np.arange(corner.size).reshape(corner.shape)[:, np.array(inputs.pairs)].reshape(-1, 2)
         return BodyStep(
             layer.dt,
-            ends,
+            corner.reshape(-1)[point_ends],
+            point_ends,
             np.repeat(np.arange(topology.num_nodes), len(inputs.pairs)),
-            eye[ends[:, 1]] - eye[ends[:, 0]],
             bodies.mass[0].double().numpy(),
             table[:, 4],
             table[:, :4],
@@ -231,12 +240,13 @@ class BodyStep:
         self, Q: Float[Array, "*batch corners 2"], V: Float[Array, "*batch corners 2"], a: Float[Array, "*batch nodes"]
     ) -> Float[Array, "*batch corners 2"]:
         """dV, physical units; a: the previous actions, normalised."""
-        pairs = self.pairs_at(Q, V, a)
-        by_head = np.linalg.solve(self.coupled(pairs.u), self.felt(pairs, Q, V, a))
+        pairs = self.pairs_at(self.corners, Q, V, a)
+        by_head = np.linalg.solve(self.coupled(pairs.u), self.felt(pairs, self.corners, Q, V, a))
         return by_head.sum(-3).reshape(V.shape)
 
-    def pairs_at(self, Q: Array, V: Array, a: Array) -> Pairs:
-        apart, parting = np.matmul(self.across, Q), np.matmul(self.across, V)
+    def pairs_at(self, frame: Frame, Q: Array, V: Array, a: Array) -> Pairs:
+        """frame: what Q and V are of, corners or points."""
+        apart, parting = np.matmul(frame.across, Q), np.matmul(frame.across, V)
         length, u = direction(apart)
         length_before, e = direction(apart - self.dt * parting)
         rate = np.einsum("...px,...px->...p", u, parting)
@@ -244,13 +254,15 @@ class BodyStep:
         along_u = c0 + c1 * length[..., None, :] + c2 * rate[..., None, :]
         return Pairs(parting, length, u, length_before, e, along_u, c3 * a[..., None, self.node])
 
-    def felt(self, pairs: Pairs, Q: Array, V: Array, a: Array) -> Float[Array, "*batch heads corners_2 1"]:
+    def felt(
+        self, pairs: Pairs, frame: Frame, Q: Array, V: Array, a: Array
+    ) -> Float[Array, "*batch heads corners_2 1"]:
         """D' f + r."""
         f = pairs.along_u[..., None] * pairs.u[..., None, :, :]
         f += pairs.along_e[..., None] * pairs.e[..., None, :, :]
         felt = np.matmul(self._onto, f)
         if self.outer is not None:
-            felt += np.matmul(self.outer.onto, self._resistance(self.outer, Q, V, a)[..., None, :, :])
+            felt += np.matmul(self.outer.onto, self._resistance(self.outer, frame, Q, V, a)[..., None, :, :])
         return felt.reshape(*felt.shape[:-2], -1, 1)
 
     def coupled(self, u: Float[Array, "*batch pairs 2"]) -> Float[Array, "*batch heads corners_2 corners_2"]:
@@ -260,10 +272,10 @@ class BodyStep:
         system[..., range(2 * len(self.mass)), range(2 * len(self.mass))] += self.mass.repeat(2)
         return system
 
-    def _resistance(self, outer: Outer, Q: Array, V: Array, a: Array) -> Float[Array, "*batch ends 2"]:
+    def _resistance(self, outer: Outer, frame: Frame, Q: Array, V: Array, a: Array) -> Float[Array, "*batch ends 2"]:
         """-s^2 / (1 + (s / S)^2) n for a coefficient of 1, s = v . n where positive, while the action is below zero."""
-        n, _ = outer.facing(Q)
-        square = np.einsum("...px,...px->...p", V[..., outer.corner, :], n).clip(min=0) ** 2
+        n, _ = frame.facing(Q)
+        square = np.einsum("...px,...px->...p", V[..., frame.ends, :], n).clip(min=0) ** 2
         return (-self.acting(a)[..., outer.node] * square / (1 + square / self.usual_speed**2))[..., None] * n
 
     def acting(self, a: Array) -> Array:
@@ -272,16 +284,41 @@ class BodyStep:
 
     # ---- tables ----
 
+    @property
+    def across(self) -> Float[Array, "pairs corners"]:
+        """D."""
+        return self.corners.across
+
     @cached_property
     def outer(self) -> Outer | None:
         """Where a medium is felt, if there is one."""
         if self.medium is None:
             return None
-        k = np.repeat(np.flatnonzero(self.medium.any(axis=0)), 2)
-        eye, corner = np.eye(len(self.mass)), self.ends[k[::2]].reshape(-1)
-        outward = eye[self.ends[k]].mean(1) - eye[self.corner].mean(1)[self.node[k]]
-        medium = self.medium[:, k]
-        return Outer(self.across[k], outward, corner, self.node[k], medium, medium[:, None, :] * eye[corner].T)
+        k = self._outer_sides
+        corner, medium = self.corners.ends, self.medium[:, k]
+        return Outer(corner, self.node[k], medium, medium[:, None, :] * np.eye(len(self.mass))[corner].T)
+
+    @cached_property
+    def _outer_sides(self) -> Int[Array, " ends"]:
+        """Pairs that are outer sides, each twice: for its first end and for its second."""
+        return np.repeat(np.flatnonzero([] if self.medium is None else self.medium.any(axis=0)), 2)
+
+    @cached_property
+    def corners(self) -> Frame:
+        """Where things are, by corner."""
+        return self._frame(len(self.mass), self.ends, self.corner)
+
+    @cached_property
+    def points(self) -> Frame:
+        """Where things are, by point of a node; points of several nodes may be one corner."""
+        number = np.arange(self.corner.size).reshape(self.corner.shape)
+        return self._frame(self.corner.size, self.point_ends, number)
+
+    def _frame(self, places: int, ends: Int[Array, "pairs 2"], of_node: Int[Array, "nodes points"]) -> Frame:
+        eye, k = np.eye(places), self._outer_sides
+        across = eye[ends[:, 1]] - eye[ends[:, 0]]
+        outward = eye[ends[k]].mean(1) - eye[of_node].mean(1)[self.node[k]]
+        return Frame(across, across[k], outward, ends[k[::2]].reshape(-1))
 
     @cached_property
     def _onto(self) -> Float[Array, "corners pairs"]:
@@ -300,27 +337,36 @@ class BodyStep:
         at = eye[self.outer.corner]
         onto = np.concatenate([D, at])
         nodes = of_node[np.concatenate([self.node, self.outer.node])]
-        by_place, by_speed = np.concatenate([D, self.outer.across]), np.concatenate([D, at])
+        by_place, by_speed = np.concatenate([D, self.corners.sides]), np.concatenate([D, at])
         return incidence(onto, by_place), incidence(onto, by_speed), incidence(onto, nodes)
 
 
 @dataclass(frozen=True)
+class Frame:
+    """Differences of places Q: across Q of pairs; of the ends of outer sides, each side's first and second, sides Q is
+    along the side, outward Q points out of its node, and `ends` are the places themselves."""
+
+    across: Float[Array, "pairs places"]
+    sides: Float[Array, "k places"]
+    outward: Float[Array, "k places"]
+    ends: Int[Array, " k"]
+
+    def facing(self, Q: Float[Array, "*batch places 2"]) -> tuple[Array, Array]:
+        """n = k (y, -x) of a side (x, y), outward [*batch, ends, 2], and k = +-1 / length [*batch, ends]."""
+        along = np.matmul(self.sides, Q)
+        turned = np.stack([along[..., 1], -along[..., 0]], axis=-1)
+        k = np.sign(np.einsum("...px,...px->...p", turned, np.matmul(self.outward, Q))) / direction(along)[0]
+        return k[..., None] * turned, k
+
+
+@dataclass(frozen=True)
 class Outer:
-    """Ends of outer sides, each side's first and second: across Q is along the side, outward Q points out of its node.
+    """Ends of outer sides.
 
     corner: at each end; node: whose side; medium: coefficients; onto: where forces act, times these.
     """
 
-    across: Float[Array, "ends corners"]
-    outward: Float[Array, "ends corners"]
     corner: Int[Array, " ends"]
     node: Int[Array, " ends"]
     medium: Float[Array, "heads ends"]
     onto: Float[Array, "heads corners ends"]
-
-    def facing(self, Q: Float[Array, "*batch corners 2"]) -> tuple[Array, Array]:
-        """n = k (y, -x) of a side (x, y), outward [*batch, ends, 2], and k = +-1 / length [*batch, ends]."""
-        along = np.matmul(self.across, Q)
-        turned = np.stack([along[..., 1], -along[..., 0]], axis=-1)
-        k = np.sign(np.einsum("...px,...px->...p", turned, np.matmul(self.outward, Q))) / direction(along)[0]
-        return k[..., None] * turned, k

@@ -19,7 +19,7 @@ from jaxtyping import Float
 from scipy.sparse import csr_array
 
 if TYPE_CHECKING:
-    from gce.dynamics.bodies import BodyStep, Outer, Pairs
+    from gce.dynamics.bodies import BodyStep, Frame, Outer, Pairs
 
 Array = np.ndarray
 ROWS = 16
@@ -37,11 +37,11 @@ class Slopes:
 
 def slopes(
     step: BodyStep,
-    Q: Float[Array, "steps corners 2"],
-    V: Float[Array, "steps corners 2"],
+    Q: Float[Array, "steps points 2"],
+    V: Float[Array, "steps points 2"],
     a: Float[Array, "steps nodes"],
 ) -> Slopes:
-    """At positions and velocities of the corners, physical units, and previous actions, normalised."""
+    """At positions and velocities of all nodes' points, physical units, and previous actions, normalised."""
     size = 2 * len(step.mass)
     every = np.empty((len(Q), size, 2 * size + a.shape[1]))
     for first in range(0, len(Q), ROWS):
@@ -52,12 +52,12 @@ def slopes(
 
 def _slopes(step: BodyStep, Q: Array, V: Array, a: Array) -> Float[Array, "steps i2 columns"]:
     """dy = -(diag(m) + G' h G)^-1 dR, summed over the heads."""
-    pairs = step.pairs_at(Q, V, a)
+    pairs = step.pairs_at(step.points, Q, V, a)
     inverse = np.linalg.inv(step.coupled(pairs.u))
-    y = (inverse @ step.felt(pairs, Q, V, a)).reshape(*inverse.shape[:2], -1, 2)
+    y = (inverse @ step.felt(pairs, step.points, Q, V, a)).reshape(*inverse.shape[:2], -1, 2)
     blocks = _of_pairs(step, pairs, y)
     if step.outer is not None:
-        more = _of_ends(step, step.outer, Q, V, a)
+        more = _of_ends(step, step.outer, step.points, Q, V, a)
         blocks = [np.concatenate(both, axis=2) for both in zip(blocks, more, strict=True)]
     tables = zip(step.incidences, blocks, strict=True)
     dR = np.concatenate([assembled(table, block, len(step.mass)) for table, block in tables], axis=-1)
@@ -82,12 +82,12 @@ def _of_pairs(step: BodyStep, pairs: Pairs, y: Float[Array, "steps heads corners
     return [by_place, by_speed, (c3 * e)[..., None]]
 
 
-def _of_ends(step: BodyStep, outer: Outer, Q: Array, V: Array, a: Array) -> list[Array]:
+def _of_ends(step: BodyStep, outer: Outer, points: Frame, Q: Array, V: Array, a: Array) -> list[Array]:
     """d (-r(s) n) by the side, the end's velocity and the action, times the medium's coefficients, shaped as of pairs.
 
     r = s^2 / (1 + (s / S)^2), s = v . n where positive, n outward: k (1 - n n') turns a side's change into that of n.
     """
-    (n, k), v, on = outer.facing(Q), V[:, outer.corner], step.acting(a)[:, outer.node]
+    (n, k), v, on = points.facing(Q), V[:, points.ends], step.acting(a)[:, outer.node]
     s = (v * n).sum(-1).clip(min=0)
     bend = 1 + (s / step.usual_speed) ** 2
     r, slope = s**2 / bend, 2 * s / bend**2

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from jaxtyping import Float
 
-from gce.control.task import dense_path
+from gce.control.settle import dense_path
 from gce.control.tracking import DensePath
 from gce.dynamics.message_kernel import MessageStep
 from gce.dynamics.state import Pull, StateDynamics

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from gce.control.task import dense_path
+from gce.control.settle import dense_path
 from gce.control.tracking import DensePath
 from gce.model.step import Stepper, rollout
 from gce.system.system import System

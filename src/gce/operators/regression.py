@@ -21,8 +21,7 @@ from torch import Tensor
 
 from gce.graphs.topology import Topology
 from gce.operators import Form, Operator, residual_by_target
-from gce.operators.additive import SHARED, Additive
-from gce.operators.ridge import Moments, Prior, solve, solve_below
+from gce.operators.ridge import SHARED, Additive, Moments, Prior, solve, solve_below
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,11 @@ from gce.names import lazy
 
 if TYPE_CHECKING:
     from gce.planning.closed_loop import control
-    from gce.planning.controller import Controller
-    from gce.planning.plans import Plan
+    from gce.planning.controller import Controller, Plan
 
 __all__ = ["Controller", "Plan", "control"]
 
 __getattr__, __dir__ = lazy(
     __name__,
-    {"Controller": "gce.planning.controller", "Plan": "gce.planning.plans", "control": "gce.planning.closed_loop"},
+    {"Controller": "gce.planning.controller", "Plan": "gce.planning.controller", "control": "gce.planning.closed_loop"},
 )

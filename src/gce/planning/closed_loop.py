@@ -11,11 +11,11 @@ import numpy as np
 from jaxtyping import Float
 
 from gce.control.problem import Problem
-from gce.control.status import Status
+from gce.control.tracking import Status
 from gce.envs import GraphEnv, Protocol
 from gce.errors import InputError
 from gce.metrics import control_error
-from gce.planning.plans import Plan, Planner
+from gce.planning.controller import Plan, Planner
 
 Array = np.ndarray
 

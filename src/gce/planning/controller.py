@@ -2,29 +2,203 @@
 
 Weights along the plan: `along` recomputes features and Gibbs weights along the predicted path and solves again until
 the plan settles; `frozen` keeps everything as it is at the current state, which is the paper's reading and one solve.
+
+What controllers share: plans, and a problem in a planner's flat, normalised terms.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from gce.control.problem import Problem
-from gce.control.settle import Tell
-from gce.control.solver import Solver, chosen_solver
-from gce.control.task import Dynamics
+from gce.control.problem import Cost, Problem, weights_of
+from gce.control.settle import Dynamics, Settled, Task, Tell, settle
+from gce.control.solver import Solver, Suitable, chosen_solver
+from gce.control.tracking import Limits, Status
 from gce.dynamics.choice import dynamics_of
 from gce.errors import InputError
-from gce.planning.plans import Plan, Turns, check_problem, exogenous_after, settled_plan
 from gce.system.system import System
+from gce.trajectory import Sizes
 
 Array = np.ndarray
+
+SUITABLE = Suitable()
+
+
+@dataclass(frozen=True)
+class Plan:
+    """actions [M, nodes, a] and what the model expects of them: observations [M+1, nodes, d], the present one first.
+
+    features [M+1, nodes, f]: psi along the prediction, worked out by `encode` when asked for. cost: of the problem, as
+    predicted. status: solved, or why not, with advice. gradient: what is left of the projected gradient, as a share of
+    that of doing nothing. seconds: CPU time.
+    """
+
+    actions: Float[Array, "M nodes a"]
+    observations: Float[Array, "M_plus_1 nodes d"]
+    encode: Callable[[], Array]
+    cost: float
+    status: Status
+    iterations: int
+    gradient: float
+    seconds: float
+
+    @property
+    def features(self) -> Float[Array, "M_plus_1 nodes f"]:
+        return self.encode()
+
+
+@runtime_checkable
+class Planner(Protocol):
+    """Whatever plans for a problem."""
+
+    @property
+    def problem(self) -> Problem: ...
+
+    def plan(
+        self,
+        observation: Float[Array, "nodes d"],
+        *,
+        step: int = 0,
+        opening: bool = False,
+        before: tuple[Array, Array] | None = None,
+        start: Float[Array, "M nodes a"] | None = None,
+    ) -> Plan: ...
+
+
+@runtime_checkable
+class Units(Protocol):
+    """What a planner's terms are normalised by."""
+
+    observation_std: Tensor
+    action_std: Tensor
+
+    def normalise(self, observations: Tensor) -> Tensor: ...
+
+
+@runtime_checkable
+class Aimed(Protocol):
+    """Dynamics that say what their outputs are at observations to reach."""
+
+    def goal(self, observations: Float[Array, "M nodes d"]) -> Float[Array, "M p"]: ...
+
+
+@dataclass(frozen=True)
+class Turns:
+    """How long a plan is worked at: how often it is solved again at most, when it has settled, after how many turns
+    without much gain it is given up (0 never), and whom to tell of each turn."""
+
+    iterations: int
+    tolerance: float
+    patience: int = 0
+    tell: Tell = lambda turn, share: None
+
+
+def check_problem(problem: Problem, nodes: int, sizes: Sizes) -> None:
+    """That a problem is one of a system with so many nodes and coordinates."""
+    p = problem
+    if p.goal.shape[-2:] != (nodes, sizes.num_observations):
+        raise InputError(
+            f"the goal has shape {p.goal.shape}, this system's observations {(nodes, sizes.num_observations)}; give "
+            "a row a node and a column a coordinate"
+        )
+    if p.low.shape != (nodes, sizes.num_actions):
+        raise InputError(
+            f"the bounds have shape {p.low.shape}, this system's actions {(nodes, sizes.num_actions)}; give a row "
+            "a node and a column an action"
+        )
+    exogenous = (p.horizon, nodes, sizes.num_exogenous)
+    if sizes.num_exogenous and (p.exogenous is None or p.exogenous.shape != exogenous):
+        raise InputError(f"the model needs {sizes.num_exogenous} exogenous inputs a node at each step; give them")
+
+
+def exogenous_after(problem: Problem, step: int, unit: Tensor) -> Float[Tensor, "M nodes e"] | None:
+    """The exogenous inputs of the steps that remain, in their unit; None where the model has none."""
+    if not 0 <= step < problem.horizon:
+        raise InputError(f"step {step} is not within the horizon of {problem.horizon} steps; plan before it ends")
+    if problem.exogenous is None or not len(unit):
+        return None
+    return torch.as_tensor(problem.exogenous[step:], dtype=unit.dtype) / unit
+
+
+def settled_plan(
+    model: Units,
+    dynamics: Dynamics,
+    aimed: Aimed,
+    x0: Float[Array, " s"],
+    problem: Problem,
+    step: int,
+    before: tuple[Array, Array] | None,
+    start: Float[Array, "M nodes a"] | None,
+    turns: Turns,
+    solver: Solver = SUITABLE,
+) -> tuple[Settled, Float[Array, "M nodes a"], float]:
+    """(the settled plan, its actions in physical units, its cost) of the problem's steps after `step`, from x0.
+
+    before: (observation, action) one step earlier. start: the plan made before, of the steps that remain.
+    solver: of each quadratic problem.
+    """
+    p, scale = problem, model.action_std.double().numpy()
+    last = np.zeros(int(p.controls.sum())) if before is None else (before[1] / scale)[p.controls]
+    task = task_of(model, aimed, p, step, last)
+    u = np.zeros_like(task.w) if start is None else (start / scale)[:, p.controls]
+    kept = task if start is None else task.keeping(u, efforts(p.change_cost, p, scale))
+    settled = settle(dynamics, kept, x0, u, solver.solve, turns.iterations, turns.tolerance, turns.patience, turns.tell)
+    actions = np.zeros((len(settled.u), *p.controls.shape))
+    actions[:, p.controls] = settled.u
+    cost = float(task.cost(dynamics.outputs(settled.x), settled.u))
+    return settled, np.clip(actions * scale, p.low, p.high), cost
+
+
+def task_of(model: Units, dynamics: Aimed, problem: Problem, step: int, last: Array) -> Task:
+    """A problem's remaining steps in the planner's flat, normalised terms; `last` is the control before them."""
+    p = problem
+    M, (nodes, d), scale = p.horizon - step, p.goal.shape[-2:], model.action_std.double().numpy()
+    std = model.observation_std.double().numpy()
+    goal = dynamics.goal(p.goals[step:])
+    tracked = np.ones((nodes, d)) if p.tracked is None else np.broadcast_to(p.tracked.reshape(nodes, -1), (nodes, d))
+    if p.on == "observations":
+        shape, factors = (nodes, d), tracked * std / p.unit
+    else:
+        width = goal.shape[-1] // nodes
+        shape, factors = (nodes, width), np.broadcast_to(tracked.max(-1, keepdims=True), (nodes, width))
+    running, terminal = weights_of(p.state_cost, shape, factors), weights_of(p.terminal_cost, shape, factors)
+    if running.ndim == terminal.ndim == 1:
+        W = np.tile(running, (M, 1))
+        W[-1] = np.hypot(running, terminal)
+    else:
+        both = [np.diag(w) if w.ndim == 1 else w for w in (running, terminal)]
+        W = np.tile(np.concatenate([both[0], np.zeros_like(both[1])]), (M, 1, 1))
+        W[-1] = np.concatenate(both)
+    w = np.tile(efforts(p.action_cost, p, scale), (M, 1))
+    low, high = (np.tile((bound / scale)[p.controls], (M, 1)) for bound in (p.low, p.high))
+    rate = None if p.rate is None else (p.rate / scale)[p.controls]
+    limits = Limits(low, high, rate, None if rate is None else last)
+    if p.soft_low is None or p.soft_high is None or p.on == "features":
+        return Task(goal, W, w, limits)
+    soft_low, soft_high = (
+        model.normalise(torch.as_tensor(bound)).double().numpy().reshape(-1) for bound in (p.soft_low, p.soft_high)
+    )
+    return Task(goal, W, w, limits, soft_low, soft_high, p.soft_cost)
+
+
+def efforts(cost: Cost, problem: Problem, scale: Array) -> Float[Array, " n"]:
+    """The square root of a cost of actions, one a control; scale: the unit of normalised actions."""
+    found = weights_of(cost, problem.low.shape, scale / problem.action_unit)
+    if found.ndim == 2:
+        raise InputError(
+            "a cost of actions as a matrix is not supported; give a number, one a coordinate or one a node"
+        )
+    return found.reshape(problem.low.shape)[problem.controls]
+
+
 Weights = Literal["along", "frozen"]
 
 

@@ -21,8 +21,7 @@ from gce.control.problem import Problem
 from gce.envs import world_named
 from gce.errors import InputError
 from gce.model.files import load_model, shipped
-from gce.planning.controller import Controller
-from gce.planning.plans import Planner
+from gce.planning.controller import Controller, Planner
 from gce.reproduce.recipes import OURS
 from gce.system.system import System, adapt
 from gce.trajectory import Episode

@@ -18,9 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gce.command import run_module
 from gce.errors import InputError
-from gce.progress import counted, progress
+from gce.progress import counted, progress, run_module
 from gce.reproduce.recipes import OURS, RECIPES, Recipe, recipe_named
 
 VALIDATION_SHARE = 0.25

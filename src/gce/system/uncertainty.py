@@ -15,12 +15,23 @@ covariance of a node's targets and G the way a target's error enters z,
 
 with A_t the derivative of F along the predicted path and P_0 = 0. Errors of different nodes and steps are taken as
 independent, and the operator as known.
+
+What can be said of the stability of a fitted operator that shares its blocks over all nodes.
+
+In feature space, with weights alpha whose rows add up to one, psi' = (I (x) S + alpha (x) M) psi + inputs. With
+frozen weights the spectral radius is the largest rho(S + mu M) over the eigenvalues mu of alpha; these lie in the unit
+disk, and rho is subharmonic in mu, so for any graph and any weights
+
+    radius = max over |mu| = 1 of rho(S + mu M)
+
+bounds it. Under weights that change from step to step it suffices that |S| + |M| <= 1 in one norm. Both are of rollouts
+that stay in feature space; a reprojected rollout is nonlinear and is judged by running it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -28,6 +39,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from gce.errors import InputError
 from gce.graphs.graph import Graph
 from gce.graphs.topology import Topology
 from gce.model.model import Model
@@ -148,3 +160,92 @@ def jacobian(f: Callable[[Tensor], Tensor], at: Float[Tensor, " n"]) -> Float[Te
     directions = torch.eye(len(at), dtype=at.dtype, device=at.device)
     with torch.no_grad():
         return torch.func.vmap(along, chunk_size=TANGENTS)(directions).T
+
+
+ANGLES = 181
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """radius: of the spectrum on the worst graph, weights frozen; norm: |S| + |M|, enough under changing weights.
+
+    A free body is a double integrator with radius 1, so `bounded` allows rounding beyond 1.
+    """
+
+    radius: float
+    norm: float
+
+    @property
+    def bounded(self) -> bool:
+        return self.radius <= 1 + 1e-6
+
+    @property
+    def contracting(self) -> bool:
+        return self.norm < 1
+
+
+def blocks(model: Model, operator: Operator) -> tuple[Float[Tensor, "f f"], Float[Tensor, "f f"]]:
+    """(S, M) of psi_i' = S psi_i + M sum_j alpha_ij psi_j + ..., known coordinates included, ties left out."""
+    form, c = operator.form, model.config
+    features = model.features
+    parts = form.blocks(operator.coefficients.double(), features.width)
+    if parts is None or not form.weighted or len(parts.fields) != 1:
+        raise InputError(
+            f"a certificate needs shared blocks (hom_mean), the operator is {form.name!r}; adapt with hom_mean"
+        )
+    if not features.selects:
+        raise InputError("a certificate needs a model whose features hold the observation, this one decodes it")
+    if not features.linear:
+        raise InputError(
+            f"a certificate needs an operator on features alone; with features of the kind {features.name!r} it only "
+            "corrects what these do"
+        )
+    f, n = c.num_state + features.num_phi, c.num_state
+    acting = [*features.regressed_state, *range(n, f)]
+    width, own, field = len(acting), parts.own, parts.fields[0]
+
+    # psi' = keep psi + spread y: what is known of the next state, and where the targets go.
+    free, d = len(model.free), c.num_observations
+    keep, spread = torch.zeros(f, f, dtype=torch.float64), torch.zeros(f, free + features.num_phi, dtype=torch.float64)
+    keep[:d, :d] = torch.eye(d)
+    spread[model.free, range(free)] = 1
+    for (position, velocity), ratio in zip(c.kinematics, model.ratios, strict=True):
+        keep[position] += ratio * keep[velocity]
+        spread[position] += ratio * spread[velocity]
+    if c.history == 2:
+        keep[d : 2 * d, :d] = torch.eye(d)
+    spread[n:, free:] = torch.eye(features.num_phi)
+    select = torch.zeros(width, f, dtype=torch.float64)
+    select[range(width), acting] = 1
+    return keep + spread @ own.T @ select, spread @ field.T @ select
+
+
+def certificate(model: Model, operator: Operator) -> Certificate:
+    S, M = blocks(model, operator)
+    angle = torch.linspace(0, torch.pi, ANGLES, dtype=torch.float64)
+    family = S + torch.polar(torch.ones_like(angle), angle)[:, None, None] * M.to(torch.complex128)
+    radius = torch.linalg.eigvals(family).abs().max()
+    norm = torch.linalg.matrix_norm(S, 2) + torch.linalg.matrix_norm(M, 2)
+    return Certificate(float(radius), float(norm))
+
+
+def stabilised(model: Model, operator: Operator, radius: float = 1.0, steps: int = 30) -> tuple[Operator, float]:
+    """The operator with its history blocks shrunk until the certified radius is reached, and the factor used.
+
+    Shrinking is a bias: the factor, 1 where nothing had to be done, says how much.
+    """
+    if certificate(model, operator).radius <= radius + 1e-9:
+        return operator, 1.0
+    history = operator.coefficients.shape[0] - operator.form.shape.num_relations * operator.form.shape.num_actions
+    history -= operator.form.shape.num_node_types
+
+    def shrunk(factor: float) -> Operator:
+        C = operator.coefficients.clone()
+        C[:history] *= factor
+        return replace(operator, coefficients=C)
+
+    low, high = 0.0, 1.0
+    for _ in range(steps):
+        middle = (low + high) / 2
+        low, high = (middle, high) if certificate(model, shrunk(middle)).radius <= radius + 1e-9 else (low, middle)
+    return shrunk(low), low

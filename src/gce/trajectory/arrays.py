@@ -9,8 +9,7 @@ import numpy as np
 
 from gce.errors import InputError
 from gce.graphs.graph import Graph
-from gce.trajectory.episode import Episode, check_arrays
-from gce.trajectory.limits import Limits
+from gce.trajectory.episode import Episode, Limits, check_arrays
 
 
 def episodes_from_arrays(

@@ -16,10 +16,9 @@ from jaxtyping import Int
 
 from gce.errors import InputError
 from gce.graphs.graph import Graph
-from gce.trajectory.episode import Episode
-from gce.trajectory.layout import NO_SEED, TABLES, Flattener
-from gce.trajectory.limits import Limits
+from gce.trajectory.episode import Episode, Limits
 from gce.trajectory.normalisation import Normalisation
+from gce.trajectory.problems import NO_SEED, TABLES, Flattener
 from gce.trajectory.storage import Writer, open_file, read_metadata
 
 Arrays = dict[str, np.ndarray | h5py.Dataset]

@@ -19,8 +19,17 @@ import h5py
 import numpy as np
 
 from gce.errors import InputError
-from gce.trajectory.layout import FORMAT, VERSION, Flattener
-from gce.trajectory.problems import BUFFER_BYTES, CHECKSUM, as_bytes, checksum, content_problems, structure_problems
+from gce.trajectory.problems import (
+    BUFFER_BYTES,
+    CHECKSUM,
+    FORMAT,
+    VERSION,
+    Flattener,
+    as_bytes,
+    checksum,
+    content_problems,
+    structure_problems,
+)
 
 CHUNK_BYTES = 1 << 17
 SLACK_BYTES = 1 << 20

@@ -20,9 +20,8 @@ from gce.metrics import nrmse
 from gce.model.model import nodes_first
 from gce.potentials import gibbs_weights
 from gce.system.evidence import model_inputs, normalised, opening_paths, opening_states, see, total
-from gce.system.stability import blocks
 from gce.system.system import System
-from gce.system.uncertainty import LARGEST_UNION
+from gce.system.uncertainty import LARGEST_UNION, blocks
 from gce.trajectory import Episode
 
 Array = np.ndarray

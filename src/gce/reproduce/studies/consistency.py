@@ -29,14 +29,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from gce.command import run_module
 from gce.graphs.graph import Graph, ring
 from gce.graphs.topology import Topology
 from gce.metrics import mmd
 from gce.operators import PAPER_FORMS, Form, Shape, make_form
 from gce.operators.ridge import solve
 from gce.potentials import Gaussian, gibbs_weights
-from gce.progress import progress
+from gce.progress import progress, run_module
 
 NODES, STATES, ACTIONS = 6, 4, 3
 SAMPLES = (200, 600, 2_000, 6_000, 20_000, 60_000)

@@ -19,14 +19,13 @@ from typing import Any
 
 import numpy as np
 
-from gce.command import run_module
 from gce.envs import PowerGrid
 from gce.model.files import load_model, shipped
 from gce.planning.closed_loop import control, figures, problem_for
 from gce.planning.controller import Controller
 from gce.planning.observer import Filter
 from gce.planning.oracles import LinearOracle, linear_oracle
-from gce.progress import progress
+from gce.progress import progress, run_module
 from gce.reproduce.studies.lines import Lines
 from gce.system.system import System, adapt
 from gce.trajectory import Episode

@@ -29,12 +29,11 @@ from typing import Any
 
 import numpy as np
 
-from gce.command import run_module
 from gce.envs import world_named
 from gce.errors import InputError
 from gce.metrics import nrmse
 from gce.model.files import load_model, shipped
-from gce.progress import progress
+from gce.progress import progress, run_module
 from gce.system.system import adapt, predict_together
 from gce.trajectory import Episode
 

@@ -20,7 +20,6 @@ from typing import Any
 
 import numpy as np
 
-from gce.command import run_module
 from gce.envs import PowerGrid
 from gce.envs.real_grids import CASES, MESHED
 from gce.model.files import load_model, shipped
@@ -28,7 +27,7 @@ from gce.model.model import Model
 from gce.planning.closed_loop import control, problem_for, uncontrolled
 from gce.planning.controller import Controller
 from gce.planning.oracles import LinearOracle, linear_oracle
-from gce.progress import progress
+from gce.progress import progress, run_module
 from gce.reproduce.studies.lines import Lines
 from gce.system.system import adapt
 from gce.trajectory import Episode

@@ -17,7 +17,7 @@ from gce.trajectory.importing.episodes import Columns, find_columns, read_episod
 from gce.trajectory.importing.settings import NAME, Settings, read_settings
 from gce.trajectory.importing.systems import SystemTables, natural, read_system
 from gce.trajectory.importing.tables import Problems
-from gce.trajectory.layout import Flattener
+from gce.trajectory.problems import Flattener
 
 Progress = Callable[[int], None]
 """Told how many more episodes are done."""

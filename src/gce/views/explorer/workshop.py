@@ -13,8 +13,7 @@ from gce.envs import WORLDS, GraphEnv, Protocol, world_named
 from gce.errors import InputError
 from gce.model.files import load_model, shipped
 from gce.planning.closed_loop import control, figures, problem_for, uncontrolled
-from gce.planning.controller import Controller
-from gce.planning.plans import Plan, Planner
+from gce.planning.controller import Controller, Plan, Planner
 from gce.system.system import System, adapt
 from gce.trajectory import Episode
 from gce.views.explorer.jobs import Job

@@ -25,7 +25,7 @@ from gce.control.problem import Problem
 from gce.envs import GraphEnv
 from gce.errors import InputError
 from gce.planning.closed_loop import Run, uncontrolled
-from gce.planning.plans import Plan
+from gce.planning.controller import Plan
 from gce.system.system import System
 from gce.trajectory import Episode
 from gce.views.inspection import fit_by_episodes, operator_spectrum, step_spectrum, weights_along
