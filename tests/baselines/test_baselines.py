@@ -16,8 +16,8 @@ from gce.baselines.trainable import FineTuning, Trainable
 from gce.baselines.training import Training, _systems, validation_error
 from gce.baselines.windows import Draw, Recorded, draw_batch
 from gce.control.problem import Problem
-from gce.control.qp import solve_qp
 from gce.control.settle import Dynamics, Task
+from gce.control.solver import solve_qp
 from gce.control.tracking import Limits
 from gce.envs import Protocol
 from gce.errors import InputError

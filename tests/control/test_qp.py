@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gce.control.qp import box_qp, solve_qp
+from gce.control.solver import box_qp, solve_qp
 from gce.control.tracking import Limits, projected_gradient
 from plans import random_problem
 

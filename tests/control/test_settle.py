@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gce.control.qp import solve_qp
 from gce.control.settle import Task, settle
+from gce.control.solver import solve_qp
 from gce.control.tracking import Limits
 from plans import Linear, Pendulum, random_path, random_task, slopes_by_differences
 

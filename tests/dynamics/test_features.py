@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from gce.control.matrix_free import solve_matrix_free
-from gce.control.qp import solve_qp
 from gce.control.settle import Task, settle
+from gce.control.solver import solve_qp
 from gce.control.tracking import DensePath, Limits, dense
 from gce.dynamics.features import FeatureDynamics
 from gce.errors import InputError

@@ -24,7 +24,7 @@ def test_ridge_equals_least_squares_on_augmented_rows():
 def test_bounded_coefficients_are_those_of_an_independent_solver():
     X, y = rows(20, 4, 0), rows(20, 1, 1)
     ridge, A = torch.tensor([0.1, 0.5, 0.0, 2.0], dtype=torch.float64), rows(3, 4, 2)
-    found = solve_below(Moments.of(X, y), Prior(ridge, A)).numpy()
+    found = solve_below(Moments.of(X[None], y[None]), Prior(ridge, A[None]))[0].numpy()
     free = solve(Moments.of(X, y), ridge).coefficients[:, 0]
     assert (A @ free).max() > 0.01  # a bound matters
     assert (A.numpy() @ found).max() < 1e-10
@@ -42,7 +42,7 @@ def test_bounds_that_hold_change_nothing():
     X, y, ridge = rows(20, 4, 0), rows(20, 1, 1), even(4, 0.1)
     free = solve(Moments.of(X, y), ridge).coefficients[:, 0]
     A = -torch.diag(torch.sign(free))
-    assert torch.equal(solve_below(Moments.of(X, y), Prior(ridge, A)), free)
+    assert torch.equal(solve_below(Moments.of(X[None], y[None]), Prior(ridge, A[None]))[0], free)
 
 
 def test_split_regressions_are_two_ridges():

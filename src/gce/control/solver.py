@@ -10,24 +10,154 @@ A solver of your own derives from `Solver`, has a `name` and a `solve`, and is m
             return solve_matrix_free(problem, start, tolerance=1e-7)
 
 `settle` calls it at each turn of a plan, on the problem along the present path.
+
+The condensed bounded quadratic program: states eliminated, so that a plan has M n unknowns.
+
+With y(u) = Y u + y_0 the residuals, Y = responses of the path,
+
+    minimise    u'(Y'Y + diag w^2) u + 2 (Y'y_0 - w v)'u + |s|^2
+    subject to  low <= u <= high,   |D u| <= rate,   S u + s in [l, h]
+
+solved by PIQP, a proximal interior-point method (Schwan et al. 2023), dense. A soft limit's slack s is free: at the
+optimum |s| is the distance. An interior point stays a little off its bounds; where the multiplier of a bound exceeds
+what is left to it, the control is put on it, and with bounds only a few Newton steps (`box`) make the rest exact. Where
+the rate does not let the first control come within its bounds, the bounds go first.
+
+Quadratic programs with bounds only, to the last digit: projected Newton (Bertsekas 1982).
+
+    minimise  u'Hu / 2 + g'u   subject to   low <= u <= high
+
+Controls on a bound that the gradient pushes against are held; the others take a Newton step, cut at the bounds, as
+much of it as pays. Once the held ones are right, one step is exact: a few suffice from a good start.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
-from jaxtyping import Float
-from scipy.linalg import LinAlgError
+from jaxtyping import Bool, Float
+from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
 from gce.control.lqr import lqr, roll
 from gce.control.matrix_free import solve_matrix_free
-from gce.control.qp import solve_qp
-from gce.control.tracking import DensePath, Status, Tracking, dense
+from gce.control.tracking import DensePath, Status, Tracking, columns, dense, rows
 from gce.errors import InputError
 from gce.names import register, registered
+
+STATUS = {1: Status.SOLVED, -1: Status.ITERATION_LIMIT, -2: Status.INFEASIBLE, -3: Status.UNBOUNDED}
+"""What PIQP answers; anything else is numerical trouble."""
+
+POLISH = 5
+
+
+def solve_qp(problem: Tracking, tolerance: float = 1e-9) -> tuple[Float[np.ndarray, "M n"], Status]:
+    """(controls, status); the controls keep to the limits exactly."""
+    import piqp
+
+    path, limits = problem.path, problem.limits
+    if not isinstance(path, DensePath):
+        raise InputError(
+            "the solver 'condensed' needs dynamics as matrices, these are products; choose 'matrix_free' or 'suitable'"
+        )
+    M, _, n = path.B.shape
+    still = path.forward(np.zeros((M, n)))
+    E = dense(problem.E, M)
+    H = path.gram(E)
+    H[np.diag_indices(M * n)] += np.square(problem.w).reshape(-1)
+    miss = rows(E, still) - problem.e
+    g = (path.adjoint(columns(E, miss)) - problem.w * problem.v).reshape(-1)
+    low, high = limits.low.reshape(-1), limits.high.reshape(-1)
+    blocks, bottoms, tops = [], [], []
+    if limits.rate is not None:
+        difference = np.eye(M * n) - np.eye(M * n, k=-n)
+        first = np.zeros(M * n)
+        before = np.zeros(n) if limits.before is None else limits.before
+        first[:n] = np.clip(before, limits.low[0] - limits.rate, limits.high[0] + limits.rate)
+        reach = np.tile(limits.rate, M)
+        blocks, bottoms, tops = [difference], [first - reach], [first + reach]
+    slack = 0
+    if problem.soft is not None:
+        S = path.responses(dense(problem.soft.S, M)).reshape(-1, M * n)
+        slack = len(S)
+        at = rows(problem.soft.S, still).reshape(-1)
+        blocks.append(S)
+        bottoms.append(problem.soft.low.reshape(-1) - at)
+        tops.append(problem.soft.high.reshape(-1) - at)
+    if slack:
+        H = np.block([[H, np.zeros((M * n, slack))], [np.zeros((slack, M * n)), np.eye(slack)]])
+        g, low = np.append(g, np.zeros(slack)), np.append(low, np.full(slack, -np.inf))
+        high = np.append(high, np.full(slack, np.inf))
+    size = np.sqrt(np.abs(np.diag(H)).max()) or 1.0
+    solver = piqp.DenseSolver()
+    solver.settings.eps_abs = solver.settings.eps_rel = tolerance
+    solver.settings.eps_duality_gap_abs = solver.settings.eps_duality_gap_rel = tolerance
+    G = None
+    if blocks:
+        G = np.vstack(blocks)
+        if slack:
+            G = np.hstack([G, np.vstack([np.zeros((len(G) - slack, slack)), np.eye(slack)])])
+        G = np.asfortranarray(G)
+    solver.setup(
+        np.asfortranarray(H / size**2),
+        g / size**2,
+        None,
+        None,
+        G,
+        np.concatenate(bottoms) if blocks else None,
+        np.concatenate(tops) if blocks else None,
+        low,
+        high,
+    )
+    status = STATUS.get(int(solver.solve()), Status.NUMERICAL_TROUBLE)
+    found = solver.result
+    u = np.asarray(found.x)
+    if not np.isfinite(u).all():
+        return limits.nearest(np.zeros((M, n))), Status.NUMERICAL_TROUBLE
+    u = np.where(found.z_bl > u - low, low, np.where(found.z_bu > high - u, high, u))
+    if not blocks:
+        with suppress(LinAlgError):  # without a cost on the controls the program may have many optima
+            u, _ = box_qp(H, g, low, high, u, POLISH)
+    return limits.nearest(u[: M * n].reshape(M, n)), status
+
+
+Array = np.ndarray
+
+
+def box_qp(
+    H: Float[Array, "k k"],
+    g: Float[Array, " k"],
+    low: Float[Array, " k"],
+    high: Float[Array, " k"],
+    start: Float[Array, " k"],
+    iterations: int = 30,
+) -> tuple[Float[Array, " k"], Bool[Array, " k"]]:
+    """(the best controls, which of them are free); H positive definite, or scipy raises LinAlgError."""
+    u = np.clip(start, low, high)
+    free = np.ones(len(u), dtype=bool)
+    for _ in range(iterations):
+        gradient = H @ u + g
+        free = ~(((u <= low) & (gradient > 0)) | ((u >= high) & (gradient < 0)))
+        if not free.any() or np.abs(gradient[free]).max() <= 1e-13 * (np.abs(g) + np.abs(H) @ np.abs(u)).max():
+            break
+        step = np.zeros_like(u)
+        step[free] = -cho_solve(cho_factor(H[np.ix_(free, free)]), gradient[free])
+        share = 1.0
+        while True:
+            moved = np.clip(u + share * step, low, high) - u
+            # The change of the cost, written so that it does not drown in the cost itself.
+            change = gradient @ moved + moved @ H @ moved / 2
+            if change <= 0.1 * (gradient @ moved) < 0:
+                break
+            share /= 2
+            if share < 1e-8:
+                return u, free
+        u = np.clip(u + share * step, low, high)
+    return u, free
+
 
 Controls = Float[np.ndarray, "M n"]
 

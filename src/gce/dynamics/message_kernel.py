@@ -11,6 +11,7 @@ once: [nodes, cotangents, rows, d].
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -106,51 +107,41 @@ class MessageStep:
     @staticmethod
     def of(model: Model, operator: Operator, topology: Topology) -> MessageStep:
         """features: message passing, which names this module's dynamics as its own."""
-        features = cast(MessagePassing, model.features)
-        encoder = features.encoder
-        inputs, shape = encoder.inputs, encoder.shape
-        dtype = _plain(model.observation_std).dtype
-        edge_type, node_type = topology.edge_type, topology.node_type
-        k = inputs.num_node_attributes
+        encoder = cast(MessagePassing, model.features).encoder
+        inputs, rounds = encoder.inputs, range(encoder.shape.rounds)
         parts = model.form.blocks(operator.coefficients[:, : len(model.free)], model.features.width)
         concentration = model.potential.concentration
         assert parts is not None and concentration is not None  # as `fits` says
-        to_linear = np.concatenate([_plain(encoder.linear_edge), _plain(encoder.linear_own)], axis=1)
+        W = arrays_of({**encoder.state_dict(), "own_part": parts.own, "mean_part": parts.fields[0]}, model.dtype)
+        of_graph = {"node": topology.node_attributes, "edge": topology.edge_attributes}
+        attributes, k = arrays_of(of_graph, model.dtype), inputs.num_node_attributes
+        edges = torch.stack([topology.senders, topology.receivers, topology.edge_type])
+        senders, receivers, edge_type = edges.numpy()
+        mean, std = W["inputs.attribute_mean"], W["inputs.attribute_std"]
+        to_linear = np.concatenate([W["linear_edge"], W["linear_own"]], axis=1)
+        every = range(len(encoder.edge))
         return MessageStep(
-            wiring=Wiring(topology.senders.numpy(), topology.receivers.numpy(), topology.num_nodes, dtype),
+            wiring=Wiring(senders, receivers, topology.num_nodes, mean.dtype),
             chosen=model.features.regressed_state,
             moving=inputs.moving,
-            node_attributes=_plain((topology.node_attributes - inputs.attribute_mean[:k]) / inputs.attribute_std[:k])[
-                :, None
-            ].astype(dtype),
-            edge_attributes=_plain((topology.edge_attributes - inputs.attribute_mean[k:]) / inputs.attribute_std[k:])[
-                :, None
-            ].astype(dtype),
-            difference_mean=_plain(inputs.difference_mean[edge_type])[:, None],
-            difference_std=_plain(inputs.difference_std[edge_type])[:, None],
-            geometry=_geometry(inputs, topology) if inputs.between_nodes else None,
-            told_by=np.stack([_plain(layer.get_parameter("weight").T) for layer in encoder.edge]),
-            relation=_plain(encoder.relation[:, edge_type])[:, :, None],
-            heard_by=[
-                (_plain(one.get_parameter("weight").T), _plain(other.get_parameter("weight").T))
-                for one, other in zip(encoder.receiver, encoder.sender, strict=True)
-            ],
-            message=[
-                (_plain(layer.get_parameter("weight").T), _plain(layer.get_parameter("bias")))
-                for layer in encoder.message
-            ],
-            own=[_plain(layer.get_parameter("weight").T) for layer in encoder.own],
-            node_type=_plain(encoder.node_type[node_type])[:, None],
-            output=(
-                _plain(encoder.output.weight.T),
-                None if encoder.output.bias is None else _plain(encoder.output.bias),
-            ),
-            to_linear=to_linear[edge_type.numpy()],
+            node_attributes=((attributes["node"] - mean[:k]) / std[:k])[:, None],
+            edge_attributes=((attributes["edge"] - mean[k:]) / std[k:])[:, None],
+            difference_mean=W["inputs.difference_mean"][edge_type][:, None],
+            difference_std=W["inputs.difference_std"][edge_type][:, None],
+            geometry=_geometry(inputs, W, edge_type) if inputs.between_nodes else None,
+            told_by=np.stack([W[f"edge.{r}.weight"].T for r in every]),
+            relation=W["relation"][:, edge_type][:, :, None],
+            heard_by=[(_flipped(W[f"receiver.{r}.weight"]), _flipped(W[f"sender.{r}.weight"])) for r in every],
+            message=[(_flipped(W[f"message.{r}.weight"]), W[f"message.{r}.bias"]) for r in rounds],
+            own=[_flipped(W[f"own.{r}.weight"]) for r in rounds],
+            node_type=W["node_type"][topology.node_type.numpy()][:, None],
+            output=(_flipped(W["output.weight"]), W.get("output.bias")),
+            to_linear=to_linear[edge_type],
             bound=encoder.bound,
-            conservative=shape.conservative,
+            conservative=encoder.shape.conservative,
             concentration=concentration,
-            own_part=_plain(parts.own).astype(dtype),
-            mean_part=_plain(parts.fields[0]).astype(dtype),
+            own_part=W["own_part"],
+            mean_part=W["mean_part"],
         )
 
     # ---- forwards ----
@@ -344,13 +335,22 @@ def _silu(values: Array, slopes: list[Array] | None) -> Array:
     return values * gate
 
 
-def _plain(values: Tensor) -> Array:
-    return np.ascontiguousarray(values.detach().cpu().numpy())
+def arrays_of(tensors: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, Array]:
+    """Tensors as arrays of one precision, by one copy of all of them."""
+    flat = torch.cat([tensor.detach().reshape(-1).to(dtype) for tensor in tensors.values()]).cpu().numpy()
+    ends = np.cumsum([tensor.numel() for tensor in tensors.values()])[:-1]
+    pieces = zip(tensors.items(), np.split(flat, ends), strict=True)
+    return {name: piece.reshape(tensor.shape) for (name, tensor), piece in pieces}
 
 
-def _geometry(inputs: InputLayer, topology: Topology) -> Geometry:
+def _flipped(weight: Array) -> Array:
+    """A layer's weights as they act from the right."""
+    return np.ascontiguousarray(weight.T)
+
+
+def _geometry(inputs: InputLayer, W: Mapping[str, Array], edge_type: Array) -> Geometry:
     ((x, y, vx, vy),) = inputs.points
-    units = [_plain(table[topology.edge_type]) for table in (inputs.length_mean, inputs.length_std, inputs.rate_std)]
+    units = [W[f"inputs.{name}"][edge_type] for name in ("length_mean", "length_std", "rate_std")]
     columns = (x, y, vx, vy)
-    scales = inputs.unit_std[list(columns)].tolist()
+    scales = W["inputs.unit_std"][list(columns)].tolist()
     return Geometry(columns, (scales[0], scales[1], scales[2], scales[3]), *units)

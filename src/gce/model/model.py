@@ -14,7 +14,7 @@ The units that a model's tensors are in: learned from data, kept with the model.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -291,13 +291,20 @@ class Model(Units):
 
     def fit(self, sums: Sums, topology: Topology, ridge: float | None = None, joint: bool = True) -> Operator:
         """The operator of one system, in closed form."""
-        regression = self.regression(sums.moments.cross.shape[-1])
+        return self.fit_sums([sums], topology, ridge, joint)[0]
+
+    def fit_sums(
+        self, sums: Sequence[Sums], topology: Topology, ridge: float | None = None, joint: bool = True
+    ) -> list[Operator]:
+        """The operators of systems on one graph, or of one system from different episodes."""
+        regression = self.regression(sums[0].moments.cross.shape[-1])
         ridge = self.config.ridge if ridge is None else ridge
         prior = self.training_prior
         if prior is not None:
             of_training = regression.fit(Sums(prior.moments), topology, ridge, joint)
-            sums = Sums(prior.beside(sums.moments, of_training.coefficients[:, : len(self.free)]))
-        return regression.fit(sums, topology, ridge, joint)
+            C = of_training.coefficients[:, : len(self.free)]
+            sums = [Sums(prior.beside(s.moments, C)) for s in sums]
+        return regression.fit_all(sums, topology, ridge, joint)
 
     def fit_all(
         self,

@@ -175,7 +175,8 @@ class Regression:
         """The operators of several systems, solved at once where they have equally many rows."""
         if len({s.moments.rows for s in sums}) > 1:
             return [self.fit(s, topology, ridge, joint) for s in sums]
-        left, channels = zip(*(self._left_by_channels(s) for s in sums), strict=True)
+        channels = self._channels(sums)
+        left = [s.moments if c is None else _left_by(s, c) for s, c in zip(sums, channels, strict=True)]
         shares = [self._share(s) for s in sums]
         moments = [
             m if share is None or s.nodes is None else s.nodes.without(m, share)
@@ -205,15 +206,18 @@ class Regression:
             operators.append(Operator(self.form, C, residual, solution.system[k], ridge, rows, found, constants))
         return operators
 
-    def _left_by_channels(self, sums: Sums) -> tuple[Moments, Tensor | None]:
-        """What channels leave to the form's regressors, and the channels' coefficients."""
-        moments = sums.moments
-        if sums.fields is None or self.prior is None:
-            return moments, None
-        channels = _fit_channels(sums.fields, moments.rows, self.prior)
-        beyond = moments.cross.shape[-1] - sums.fields.mixed.shape[-2]
-        explained = torch.nn.functional.pad(sums.fields.mixed @ channels, (0, beyond))
-        return replace(moments, cross=moments.cross - explained), channels
+    def _channels(self, sums: Sequence[Sums]) -> Sequence[Tensor | None]:
+        """The coefficients of vector channels of each system: one regression over all rows and coordinates, each
+        channel in units of its own size."""
+        fields = [s.fields for s in sums if s.fields is not None]
+        if not fields or self.prior is None:
+            return [None] * len(sums)
+        gram, cross = (torch.stack([getattr(f, name).sum(0) for f in fields]) for name in ("gram", "cross"))
+        rows = sums[0].moments.rows
+        size = torch.diagonal(gram, dim1=1, dim2=2).div(rows).clamp_min(1e-12).sqrt()
+        scaled = gram / size.unsqueeze(2) / size.unsqueeze(1)
+        moments = Moments(scaled, (cross / size).unsqueeze(2), cross.new_zeros(len(fields), 1, 1), rows)
+        return (solve_below(moments, Prior(self.prior.ridge, self.prior.below / size.unsqueeze(1))) / size).unbind()
 
     def _share(self, sums: Sums) -> Float[Tensor, "sets nodes"] | None:
         """1 / (k + kappa) of each node where the targets of a set move, where nodes have constants of their own."""
@@ -236,9 +240,9 @@ def _with_channels(
     return torch.block_diag(torch.diag(fields.left(channels) / rows), features)
 
 
-def _fit_channels(fields: FieldSums, rows: int, prior: Prior) -> Float[Tensor, " k"]:
-    """One regression over all rows and coordinates, each channel in units of its own size."""
-    gram, cross = fields.gram.sum(0), fields.cross.sum(0)
-    size = torch.diagonal(gram).div(rows).clamp_min(1e-12).sqrt()
-    moments = Moments(gram / size[:, None] / size, (cross / size)[:, None], cross.new_zeros(1, 1), rows)
-    return solve_below(moments, Prior(prior.ridge, prior.below / size)) / size
+def _left_by(sums: Sums, channels: Float[Tensor, " k"]) -> Moments:
+    """What channels leave to the form's regressors."""
+    assert sums.fields is not None
+    beyond = sums.moments.cross.shape[-1] - sums.fields.mixed.shape[-2]
+    explained = torch.nn.functional.pad(sums.fields.mixed @ channels, (0, beyond))
+    return replace(sums.moments, cross=sums.moments.cross - explained)

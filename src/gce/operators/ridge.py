@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from operator import add, sub
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from scipy.optimize import nnls
@@ -107,24 +108,27 @@ class Prior:
     """What is known of the coefficients c of one target: their ridge, and rows A of `below` with A c <= 0."""
 
     ridge: Float[Tensor, " D"]
-    below: Float[Tensor, "rows D"]
+    below: Float[Tensor, "*sets rows D"]
 
 
-def solve_below(moments: Moments, prior: Prior) -> Float[Tensor, " D"]:
-    """The coefficients c of one target with A c <= 0.
+def solve_below(moments: Moments, prior: Prior) -> Float[Tensor, "sets D"]:
+    """The coefficients c of one target with A c <= 0, of several sets of rows.
 
     With S = L L' the matrix to invert, c = S^-1 (g - A'l), and the multipliers l >= 0 minimise |L^-1 (g - A'l)|: a
     least squares problem of its own (Lawson and Hanson 1974, chapter 23). No gradient flows through the multipliers.
     """
     solution = solve(moments, prior.ridge)
-    c = solution.coefficients[:, 0]
-    if bool((prior.below @ c <= 0).all()):
+    c = solution.coefficients[..., 0]
+    broken = ((prior.below @ c.unsqueeze(-1)) > 0).flatten(1).any(1)
+    if not bool(broken.any()):
         return c
-    A = prior.below / prior.below.norm(dim=1, keepdim=True)
-    factor = _cholesky(solution.system).detach()
+    A = prior.below[broken] / prior.below[broken].norm(dim=-1, keepdim=True)
+    factor = _cholesky(solution.system[broken]).detach()
     B = torch.linalg.solve_triangular(factor, A.mT, upper=False)
-    multipliers = torch.as_tensor(nnls(B.numpy(), (factor.mT @ c.detach()).numpy())[0])
-    return c - torch.cholesky_solve((A.mT @ multipliers)[:, None], factor)[:, 0]
+    problems = torch.cat([B, factor.mT @ c[broken].detach().unsqueeze(-1)], dim=-1).numpy()
+    multipliers = torch.as_tensor(np.stack([nnls(one[:, :-1], one[:, -1])[0] for one in problems]))
+    change = torch.cholesky_solve(A.mT @ multipliers.unsqueeze(-1), factor).squeeze(-1)
+    return c - torch.zeros_like(c).index_put((broken,), change)
 
 
 def condition_number(system: Float[Tensor, "*sets D D"]) -> Float[Tensor, "*sets"]:

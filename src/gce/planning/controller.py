@@ -24,6 +24,7 @@ from gce.control.solver import Solver, Suitable, chosen_solver
 from gce.control.tracking import Limits, Status
 from gce.dynamics.choice import dynamics_of
 from gce.errors import InputError
+from gce.model.model import Units
 from gce.system.system import System
 from gce.trajectory import Sizes
 
@@ -71,16 +72,6 @@ class Planner(Protocol):
         before: tuple[Array, Array] | None = None,
         start: Float[Array, "M nodes a"] | None = None,
     ) -> Plan: ...
-
-
-@runtime_checkable
-class Units(Protocol):
-    """What a planner's terms are normalised by."""
-
-    observation_std: Tensor
-    action_std: Tensor
-
-    def normalise(self, observations: Tensor) -> Tensor: ...
 
 
 @runtime_checkable
@@ -145,7 +136,7 @@ def settled_plan(
     before: (observation, action) one step earlier. start: the plan made before, of the steps that remain.
     solver: of each quadratic problem.
     """
-    p, scale = problem, model.action_std.double().numpy()
+    p, scale = problem, model.arrays.action_std
     last = np.zeros(int(p.controls.sum())) if before is None else (before[1] / scale)[p.controls]
     task = task_of(model, aimed, p, step, last)
     u = np.zeros_like(task.w) if start is None else (start / scale)[:, p.controls]
@@ -160,8 +151,8 @@ def settled_plan(
 def task_of(model: Units, dynamics: Aimed, problem: Problem, step: int, last: Array) -> Task:
     """A problem's remaining steps in the planner's flat, normalised terms; `last` is the control before them."""
     p = problem
-    M, (nodes, d), scale = p.horizon - step, p.goal.shape[-2:], model.action_std.double().numpy()
-    std = model.observation_std.double().numpy()
+    M, (nodes, d), scale = p.horizon - step, p.goal.shape[-2:], model.arrays.action_std
+    mean, std = model.arrays.observation_mean, model.arrays.observation_std
     goal = dynamics.goal(p.goals[step:])
     tracked = np.ones((nodes, d)) if p.tracked is None else np.broadcast_to(p.tracked.reshape(nodes, -1), (nodes, d))
     if p.on == "observations":
@@ -183,9 +174,7 @@ def task_of(model: Units, dynamics: Aimed, problem: Problem, step: int, last: Ar
     limits = Limits(low, high, rate, None if rate is None else last)
     if p.soft_low is None or p.soft_high is None or p.on == "features":
         return Task(goal, W, w, limits)
-    soft_low, soft_high = (
-        model.normalise(torch.as_tensor(bound)).double().numpy().reshape(-1) for bound in (p.soft_low, p.soft_high)
-    )
+    soft_low, soft_high = (((bound - mean) / std).reshape(-1) for bound in (p.soft_low, p.soft_high))
     return Task(goal, W, w, limits, soft_low, soft_high, p.soft_cost)
 
 

@@ -125,9 +125,17 @@ class Evidence(Additive):
 
     def operator(self, model: Model, topology: Topology, ridge: float | None) -> Operator:
         """What follows from it."""
-        with torch.no_grad():
-            found = model.fit(self.sums, topology, ridge)
-        return found if self.colour is None else self.colour.restored(found)
+        return operators_of(model, [self], topology, ridge)[0]
+
+
+def operators_of(
+    model: Model, evidences: Sequence[Evidence], topology: Topology, ridge: float | None
+) -> list[Operator]:
+    """What follows from each of some evidences of one system."""
+    with torch.no_grad():
+        operators = model.fit_sums([evidence.sums for evidence in evidences], topology, ridge)
+    pairs = zip(evidences, operators, strict=True)
+    return [operator if e.colour is None else e.colour.restored(operator) for e, operator in pairs]
 
 
 @dataclass(frozen=True)

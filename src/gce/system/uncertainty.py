@@ -44,7 +44,7 @@ from gce.graphs.graph import Graph
 from gce.graphs.topology import Topology
 from gce.model.model import Model
 from gce.operators import Operator
-from gce.system.evidence import Evidence, Seen, opening_paths, opening_states, total
+from gce.system.evidence import Evidence, Seen, opening_paths, opening_states, operators_of, total
 
 LARGEST_ERROR = 1e6
 """What an error counts for that is larger or not finite, in normalised units."""
@@ -95,7 +95,7 @@ def left_out(model: Model, graph: Graph, seen: Sequence[Seen], ridge: float | No
 def errors(model: Model, graph: Graph, seen: Sequence[Seen], known: Sequence[Evidence], ridge: float | None) -> Spread:
     """The errors of predicting each episode by what is known when it begins, all at once."""
     topology = Topology.of(graph, model.device)
-    operators = [evidence.operator(model, topology, ridge) for evidence in known]
+    operators = operators_of(model, known, topology, ridge)
     openings = opening_states(model, [s.first for s in seen], [evidence.starts for evidence in known])
     paths = opening_paths(model, [graph] * len(seen), operators, list(openings), [s.inputs for s in seen])
     spread = Spread.nothing(model.config.num_observations)

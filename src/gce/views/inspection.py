@@ -19,7 +19,7 @@ from gce.errors import InputError
 from gce.metrics import nrmse
 from gce.model.model import nodes_first
 from gce.potentials import gibbs_weights
-from gce.system.evidence import model_inputs, normalised, opening_paths, opening_states, see, total
+from gce.system.evidence import model_inputs, normalised, opening_paths, opening_states, operators_of, see, total
 from gce.system.system import System
 from gce.system.uncertainty import LARGEST_UNION, blocks
 from gce.trajectory import Episode
@@ -94,7 +94,7 @@ def fit_by_episodes(
     seen = system.seen or tuple(see(model, episodes, graph, system.evidence.colour))
     counts = [k for k in range(1, len(seen) + 1) if k <= 8 or k == len(seen) or k & (k - 1) == 0]
     parts = [total(seen[:k]) for k in counts]
-    operators = [part.operator(model, system.topology, system.ridge) for part in parts]
+    operators = operators_of(model, parts, system.topology, system.ridge)
     openings = opening_states(model, [normalised(model, observations[0])] * len(parts), [p.starts for p in parts])
     inputs = model_inputs(model, actions, exogenous, graph)
     mean, std = model.arrays.observation_mean, model.arrays.observation_std
