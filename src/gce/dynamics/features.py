@@ -139,22 +139,14 @@ class FeatureDynamics:
         """
         model, operator = self.system.model, self.system.operator
         c = model.config
-        f, n, d = c.num_state + model.features.num_phi, c.num_state, c.num_observations
+        f, n = c.num_state + model.features.num_phi, c.num_state
         acting = [*model.features.regressed_state, *range(n, f)]
         parts = operator.form.blocks(operator.coefficients.double(), len(acting))
         assert parts is not None  # as checked
         m, k = operator.coefficients.shape[1], len(parts.fields)
         own, fields = np.zeros((f, m)), np.zeros((k, f, m))
         own[acting], fields[:, acting] = parts.own, parts.fields
-        keep, spread = np.zeros((f, f)), np.zeros((m, f))
-        keep[:d, :d] = np.eye(d)
-        spread[range(len(model.free)), model.free] = 1
-        for (position, velocity), ratio in zip(c.kinematics, model.ratios, strict=True):
-            keep[:, position] += ratio * keep[:, velocity]
-            spread[:, position] += ratio * spread[:, velocity]
-        if c.history == 2:
-            keep[:d, d : 2 * d] = np.eye(d)
-        spread[len(model.free) :, n:] = np.eye(model.features.num_phi)
+        keep, spread = (part.numpy() for part in model.feature_motion())
         return own, fields, parts.rest.numpy(), keep, spread
 
     @cached_property

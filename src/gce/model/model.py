@@ -256,6 +256,17 @@ class Model(Units):
         keep = keep.to(self.observation_std.device)
         return keep, keep[self.free]
 
+    def feature_motion(self) -> tuple[Float[Tensor, "f f"], Float[Tensor, "m f"]]:
+        """(keep, spread) of rollouts in feature space, double: psi' = keep' psi + spread' y, previous actions apart."""
+        d, n, free, phi = self.config.num_observations, self.config.num_state, len(self.free), self.features.num_phi
+        keep, spread = torch.zeros(2, n + phi, n + phi, dtype=torch.float64)
+        keep[:d, :d], of_targets = (part.double() for part in self.motion())
+        if self.config.history == 2:
+            keep[:d, d : 2 * d] = torch.eye(d)
+        spread = spread[: free + phi]
+        spread[:free, :d], spread[free:, n:] = of_targets, torch.eye(phi)
+        return keep, spread
+
     def at_rest_where_held(
         self, x: Float[Tensor, "*batch nodes c"], topology: Topology
     ) -> Float[Tensor, "*batch nodes c"]:

@@ -204,17 +204,7 @@ def blocks(model: Model, operator: Operator) -> tuple[Float[Tensor, "f f"], Floa
     acting = [*features.regressed_state, *range(n, f)]
     width, own, field = len(acting), parts.own, parts.fields[0]
 
-    # psi' = keep psi + spread y: what is known of the next state, and where the targets go.
-    free, d = len(model.free), c.num_observations
-    keep, spread = torch.zeros(f, f, dtype=torch.float64), torch.zeros(f, free + features.num_phi, dtype=torch.float64)
-    keep[:d, :d] = torch.eye(d)
-    spread[model.free, range(free)] = 1
-    for (position, velocity), ratio in zip(c.kinematics, model.ratios, strict=True):
-        keep[position] += ratio * keep[velocity]
-        spread[position] += ratio * spread[velocity]
-    if c.history == 2:
-        keep[d : 2 * d, :d] = torch.eye(d)
-    spread[n:, free:] = torch.eye(features.num_phi)
+    keep, spread = (part.mT for part in model.feature_motion())
     select = torch.zeros(width, f, dtype=torch.float64)
     select[range(width), acting] = 1
     return keep + spread @ own.T @ select, spread @ field.T @ select
