@@ -26,7 +26,7 @@ from gce.reproduce.statistics import markdown
 
 TOLERANCE = 1e-5
 """Relative to a figure's size, of runs in no world; a world's own is its recipe's."""
-CHAOTIC = 3
+CHAOTIC = 5
 """Runs sampled in a chaotic world, at least."""
 ROUNDED = 1e-3
 """Of lists, which are kept with four digits."""
@@ -36,7 +36,7 @@ EXACT = ("trained_minutes",)
 COMPARED, TABLE = "carried.json", "carried.md"
 WORDS = """Runs that were kept under other keys, and now have those of present cells. Of each experiment, world and
 method the sample was computed again; the difference is the largest of its figures, relative to the figure's size.
-In a chaotic world (Soft) a run near a fold does not repeat even under one and the same code; of three runs sampled
+In a chaotic world (Soft) a run near a fold does not repeat even under one and the same code; of five runs sampled
 there most must agree. Times are not compared, so of `eval_time` only the sizes of its graphs are. Lists are kept
 rounded: they may differ by 0.001."""
 
