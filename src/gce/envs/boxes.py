@@ -8,6 +8,7 @@ joint and the order in which joints are added are part of the physics.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,9 +19,8 @@ import pymunk
 from jaxtyping import Bool, Float, Int
 from pymunk.batch import BodyFields
 
-from gce.envs.base import check_choice
-from gce.envs.bodies import BodyEnv, BodyField
-from gce.envs.drawing import Canvas, Colour, blend
+from gce.envs.base import Policy, check_choice
+from gce.envs.parts import BodyEnv, BodyField, Canvas, Colour, blend
 from gce.errors import InputError
 from gce.graphs.graph import Graph
 
@@ -130,9 +130,21 @@ class BoxEnv(BodyEnv):
 
     # ---- system ----
 
-    def _draw_springs(self, rng: np.random.Generator, boxes: list[tuple[int, int, int]]) -> BoxParameters:
+    @abstractmethod
+    def draw_action(self, rng: np.random.Generator, steps: int) -> Float[np.ndarray, " steps"]:
+        """The recorded actions of one actuated box."""
+
+    def excitation(self, rng: np.random.Generator, steps: int) -> Policy:
+        actions = np.zeros((steps, len(self.actuated), 1))
+        for k in np.flatnonzero(self.actuated):
+            actions[:, k, 0] = self.draw_action(rng, steps)
+        actions = actions.astype(np.float32).astype(np.float64)  # as stored, so that a replay is exact
+        return lambda t: actions[t]
+
+    def _draw_springs(self, rng: np.random.Generator, cells: Sequence[Cell], materials: list[int]) -> BoxParameters:
         stiffness = rng.uniform(*self.stiffness_range)
-        return BoxParameters(boxes=tuple(boxes), stiffness=stiffness, damping=stiffness / 20)
+        boxes = [(*cell, material) for cell, material in zip(cells, materials, strict=True)]
+        return BoxParameters(boxes, stiffness, damping=stiffness / 20)
 
     def build_graph(self, parameters: BoxParameters) -> Graph:
         cells, materials = parameters.cells, parameters.materials
@@ -266,6 +278,15 @@ def draw_materials(rng: np.random.Generator, num_boxes: int) -> list[int]:
         materials = rng.choice([ACTUATED, SOFT, RIGID], size=num_boxes, p=[0.5, 0.25, 0.25])
         if np.count_nonzero(materials == ACTUATED) >= 2:
             return materials.tolist()
+
+
+def random_walk(rng: np.random.Generator, steps: int, reach: float, limit: float) -> np.ndarray:
+    """From 0, the first step taken already at t = 0, each uniform in +-reach, clipped to +-limit on the way."""
+    walk, value = np.empty(steps), 0.0
+    for t, step in enumerate(rng.uniform(-reach, reach, steps).tolist()):
+        value = min(max(value + step, -limit), limit)
+        walk[t] = value
+    return walk
 
 
 def _outline(box: np.ndarray) -> np.ndarray:

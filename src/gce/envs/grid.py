@@ -27,7 +27,7 @@ from gce.envs.grid_batch import (
     GridEquations,
     GridParameters,
 )
-from gce.envs.network import layout, link_colour, network_canvas, node_size, value_colour
+from gce.envs.parts import layout, link_colour, network_canvas, node_size, value_colour
 from gce.envs.real_grids import CASES, MESHED, case_parameters, check_case, draw_meshed
 from gce.envs.recipe import Pictures, Protocol, Recipe
 from gce.errors import InputError

@@ -5,8 +5,7 @@ Charts by matplotlib: predictions beside the truth, and how a controlled run wen
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +14,12 @@ from jaxtyping import Float, UInt8
 from PIL import Image
 
 from gce.envs import GraphEnv, world_named
-from gce.envs.network import NetworkPicture
+from gce.envs.parts import NetworkPicture
 from gce.errors import InputError
 from gce.planning.closed_loop import Run
 from gce.system.evaluation import Prediction
 from gce.trajectory import Episode
+from gce.views.pages import written
 
 Frame = UInt8[np.ndarray, "height width 3"]
 
@@ -52,8 +52,8 @@ def environment_of(world: str, episode: Episode) -> GraphEnv:
 
 def write_animation(frames: Iterable[Frame], path: Path | str, fps: float) -> None:
     """Write .mp4 or .gif, complete or not at all."""
-    path = Path(path)
-    _atomically(path, lambda target: (_write_mp4 if path.suffix == ".mp4" else _write_gif)(frames, target, fps))
+    with written(_placed(path)) as target:
+        (_write_mp4 if Path(path).suffix == ".mp4" else _write_gif)(frames, target, fps)
 
 
 def write_strip(frames: Sequence[Frame], path: Path | str, columns: int = 4) -> None:
@@ -61,7 +61,8 @@ def write_strip(frames: Sequence[Frame], path: Path | str, columns: int = 4) -> 
     rows = [np.concatenate(list(frames[k : k + columns]), axis=1) for k in range(0, len(frames), columns)]
     blank = [np.pad(row, ((0, 0), (0, rows[0].shape[1] - row.shape[1]), (0, 0)), constant_values=255) for row in rows]
     picture = Image.fromarray(np.concatenate(blank, axis=0))
-    _atomically(Path(path), lambda target: picture.save(target, format="PNG"))
+    with written(_placed(path)) as target:
+        picture.save(target, format="PNG")
 
 
 def _write_gif(frames: Iterable[Frame], target: Path, fps: float) -> None:
@@ -92,17 +93,12 @@ def _write_mp4(frames: Iterable[Frame], target: Path, fps: float) -> None:
     writer.close()
 
 
-def _atomically(path: Path, write: Callable[[Path], None]) -> None:
+def _placed(path: Path | str) -> Path:
+    """A path whose folder is there."""
+    path = Path(path)
     if not path.parent.is_dir():
         raise InputError(f"{path.parent} is not a folder; make it first or give another place for {path.name}")
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        write(temporary)
-        os.replace(temporary, path)
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror or error}; give another place") from None
-    finally:
-        temporary.unlink(missing_ok=True)
+    return path
 
 
 def prediction_chart(
