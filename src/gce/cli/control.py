@@ -11,11 +11,20 @@ from typing import Any, Literal
 
 import tyro
 
-from gce.cli.labels import Labels, known_names
-from gce.cli.learn import find_model, others_of_group, told
+from gce.cli.common import (
+    Labels,
+    check_least,
+    check_noise,
+    episode_of,
+    find_model,
+    known_names,
+    others_of_group,
+    told,
+    units,
+    write_run,
+)
 from gce.cli.own_plan import Own, own_of_folder, plan_own
 from gce.cli.problem_files import read_goal
-from gce.cli.run_files import write_run
 from gce.errors import InputError
 from gce.progress import progress
 
@@ -84,12 +93,8 @@ class Control:
         from gce.envs import WORLDS
 
         torch.set_num_threads(1)
-        for name, lowest in (("adapt", 1), ("horizon", 1), ("feedback", 1), ("goal_step", 1), ("objects", 1)):
-            value = getattr(self, name)
-            if value is not None and value < lowest:
-                raise InputError(f"--{name.replace('_', '-')} is {value}, expected at least {lowest}")
-        if not 0 <= self.noise < float("inf"):
-            raise InputError(f"--noise is {self.noise}, expected a share of the units such as 0.05")
+        check_least(self, "adapt", "horizon", "feedback", "goal_step", "objects")
+        check_noise(self.noise)
         if self.case is not None and self.what not in WORLDS:
             raise InputError(f"--case is of the grid world; {self.what} says by itself which grid it is of")
         if self.what in WORLDS:
@@ -162,23 +167,14 @@ class Control:
 
         with Dataset.open(Path(self.what)) as data:
             model = find_model(self.model, data)
-            if not 0 <= self.episode < len(data):
-                raise InputError(
-                    f"{self.what} has the episodes 0 to {len(data) - 1}, asked for {self.episode}; choose one of these"
-                )
-            episode = data[self.episode]
+            episode = episode_of(data, self.what, self.episode)
             others = [data[k] for k in others_of_group(data, self.episode, self.adapt)]
             _, low, high = control_limits(data, int(data.groups[self.episode]))
             world, names = data.world, known_names(data.metadata, episode.parameters)
         if self.noise:
-            unit = WORLDS[world].observation_std if world in WORLDS else model.observation_std.double().numpy()
-            rng = np.random.default_rng(self.seed)
-            others = [
-                dataclasses.replace(
-                    e, observations=e.observations + self.noise * unit * rng.standard_normal(e.observations.shape)
-                )
-                for e in others
-            ]
+            share, rng = self.noise * units(world, model), np.random.default_rng(self.seed)
+            noisy = [e.observations + share * rng.standard_normal(e.observations.shape) for e in others]
+            others = [dataclasses.replace(e, observations=o) for e, o in zip(others, noisy, strict=True)]
         if world not in WORLDS:
             system = adapt(model, others)
             return plan_own(Own(system, Labels.of(names, system), low, high, episode, others, episode.length), self)

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gce.cli.labels import Labels, known_names
+from gce.cli.common import Labels, episode_of, known_names, write_plan
 from gce.cli.problem_files import Goal, limited, read_exogenous, read_goal, read_limits, read_start
-from gce.cli.run_files import write_plan
 from gce.errors import InputError
 from gce.progress import planning
 
@@ -148,9 +147,7 @@ def _episode(file: Path, number: int, system: Any) -> Any:
     from gce.trajectory import Dataset
 
     with Dataset.open(file) as data:
-        if not 0 <= number < len(data):
-            raise InputError(f"{file} has the episodes 0 to {len(data) - 1}, asked for {number}; choose one of these")
-        found = data[number]
+        found = episode_of(data, file, number)
     if not np.array_equal(found.graph.edge_index, system.graph.edge_index):
         raise InputError(f"episode {number} of {file} is of another system; choose one of its own with --episode")
     return found

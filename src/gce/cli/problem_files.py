@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gce.cli.labels import Labels
+from gce.cli.common import Labels
 from gce.errors import InputError
 
 NODE, STEP = "node", "step"
