@@ -133,7 +133,11 @@ class Control:
 
         world = world_named(self.what)
         if self.case is not None:
-            env = real_grid(world, self.case, self.objects)
+            if not world.cases:
+                raise InputError(f"--case is a real grid; {world.world} has none: give the grid world")
+            if self.objects is not None:
+                raise InputError(f"{self.case} has a number of nodes of its own; leave --objects out")
+            env = world.of_case(self.case)
         else:
             env = world(objects=self.objects if self.objects is not None else world.object_range[1] + 1)
         env.reset(seed=self.seed)
@@ -279,12 +283,3 @@ def _advise(answer: dict[str, Any]) -> None:
             "wider bounds or a smaller --action-cost may bring it nearer",
             file=sys.stderr,
         )
-
-
-def real_grid(world: Any, case: str, objects: int | None) -> Any:
-    """The environment of a real grid."""
-    if not world.cases:
-        raise InputError(f"--case is a real grid; {world.world} has none: give the grid world")
-    if objects is not None:
-        raise InputError(f"{case} has a number of nodes of its own; leave --objects out")
-    return world.of_case(case)

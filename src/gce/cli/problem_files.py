@@ -11,6 +11,7 @@ from typing import Any
 
 from gce.cli.common import Labels
 from gce.errors import InputError
+from gce.names import some
 
 NODE, STEP = "node", "step"
 
@@ -78,7 +79,7 @@ def read_exogenous(path: Path, labels: Labels, steps: int) -> Any:
 
 def read_limits(path: Path) -> tuple[list[str] | None, dict[str, tuple[float, float]]]:
     """(names of the actuated nodes, bounds by action, "" for all) of a TOML file such as a folder's system.toml."""
-    from gce.trajectory.importing.settings import READERS
+    from gce.trajectory.importing.tables import READERS
 
     try:
         told = tomllib.loads(path.read_text())
@@ -118,7 +119,7 @@ def limited(
     if actuated is not None:
         for name in actuated:
             if name not in labels.nodes:
-                raise InputError(f"there is no node {name!r} to act; the nodes are {_some(labels.nodes)}")
+                raise InputError(f"there is no node {name!r} to act; the nodes are {some(labels.nodes)}")
         acting = np.isin(labels.nodes, actuated)
     found = Limits.of(len(low), low.shape[1], acting, (low, high))
     return found.low, found.high
@@ -149,8 +150,8 @@ def _read_values(path: Path, nodes: Sequence[str], columns: Sequence[str], what:
     shape = (len(nodes), len(columns))
     if values.ndim not in (2, 3) or values.shape[-2:] != shape:
         raise InputError(
-            f"the {what} in {path} has shape {values.shape}, expected {shape}: a row a node ({_some(nodes)}), a column "
-            f"a coordinate ({_some(columns)})"
+            f"the {what} in {path} has shape {values.shape}, expected {shape}: a row a node ({some(nodes)}), a column "
+            f"a coordinate ({some(columns)})"
         )
     if np.isinf(values).any():
         node, column = np.argwhere(np.isinf(values))[0][-2:]
@@ -176,11 +177,11 @@ def _read_named(path: Path, nodes: Sequence[str], columns: Sequence[str]) -> Any
     assert table is not None
     for name in table.numbers:
         if name not in columns:
-            raise InputError(f"{path}, column {name}: the system has no such coordinate; it has {_some(columns)}")
+            raise InputError(f"{path}, column {name}: the system has no such coordinate; it has {some(columns)}")
     steps = table.text.get(STEP, ["0"] * len(table))
     for row, step, node in zip(table.rows, steps, table.text[NODE], strict=True):
         if node not in nodes:
-            raise InputError(f"{path}, row {row}, column node: there is no node {node!r}; the nodes are {_some(nodes)}")
+            raise InputError(f"{path}, row {row}, column node: there is no node {node!r}; the nodes are {some(nodes)}")
         if not step.isdecimal():
             raise InputError(
                 f"{path}, row {row}, column step: {step!r} is not a whole number; count steps 0, 1, 2, ..."
@@ -202,7 +203,3 @@ def _read_named(path: Path, nodes: Sequence[str], columns: Sequence[str]) -> Any
         _, node, column = np.argwhere(np.isinf(values))[0]
         raise InputError(f"{path}: {columns[column]} of node {nodes[node]} is infinite; give a number")
     return values if STEP in table.text else values[0]
-
-
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")

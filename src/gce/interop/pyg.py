@@ -14,6 +14,10 @@ from gce.trajectory import Dataset, Episode
 if TYPE_CHECKING:
     from torch_geometric.data import Data
 
+SAME = ("edge_type", "node_type", "node_attributes", "tied")
+GRAPH = {"edge_attr": "edge_attributes", **{name: name for name in SAME}}
+"""What `Data` calls the arrays of a graph beside edge_index, and what `Graph` does."""
+
 
 def to_steps(episode: Episode) -> list[Data]:
     """One `Data` a step: x (observation), action, y (next observation) and exogenous, [nodes, ...] each.
@@ -21,17 +25,10 @@ def to_steps(episode: Episode) -> list[Data]:
     All steps share the tensors of the graph: edge_index, edge_type, edge_attr, node_type, node_attributes.
     """
     torch, make = _torch(), _maker(episode.graph)
-    observations, actions = torch.as_tensor(episode.observations), torch.as_tensor(episode.actions)
-    known = None if episode.exogenous is None else torch.as_tensor(episode.exogenous)
-    return [
-        make(
-            x=observations[t],
-            action=actions[t],
-            y=observations[t + 1],
-            **({} if known is None else {"exogenous": known[t]}),
-        )
-        for t in range(episode.length)
-    ]
+    parts = {"x": episode.observations, "action": episode.actions, "y": episode.observations[1:]}
+    parts |= {} if episode.exogenous is None else {"exogenous": episode.exogenous}
+    tensors = {name: torch.as_tensor(part) for name, part in parts.items()}
+    return [make(**{name: tensor[t] for name, tensor in tensors.items()}) for t in range(episode.length)]
 
 
 def from_steps(steps: Sequence[Data]) -> Episode:
@@ -113,31 +110,14 @@ def _maker(graph: Graph) -> Any:
     from torch_geometric.data import Data
 
     torch = _torch()
-    shared = {
-        "edge_index": torch.as_tensor(graph.edge_index),
-        "edge_type": torch.as_tensor(graph.edge_type),
-        "edge_attr": torch.as_tensor(graph.edge_attributes),
-        "node_type": torch.as_tensor(graph.node_type),
-        "node_attributes": torch.as_tensor(graph.node_attributes),
-        "num_nodes": graph.num_nodes,
-    }
-    if graph.tied is not None:
-        shared["tied"] = torch.as_tensor(graph.tied)
-    return lambda **tensors: Data(**tensors, **shared)
+    arrays = {"edge_index": graph.edge_index, **{key: getattr(graph, name) for key, name in GRAPH.items()}}
+    shared = {key: torch.as_tensor(array) for key, array in arrays.items() if array is not None}
+    return lambda **tensors: Data(**tensors, num_nodes=graph.num_nodes, **shared)
 
 
 def _graph(data: Data) -> Graph:
-    options = {
-        option: value.detach().cpu().numpy()
-        for key, option in (
-            ("edge_type", "edge_type"),
-            ("edge_attr", "edge_attributes"),
-            ("node_type", "node_type"),
-            ("node_attributes", "node_attributes"),
-            ("tied", "tied"),
-        )
-        if (value := getattr(data, key, None)) is not None
-    }
+    tensors = {name: getattr(data, key, None) for key, name in GRAPH.items()}
+    options = {name: tensor.detach().cpu().numpy() for name, tensor in tensors.items() if tensor is not None}
     edges = data.edge_index
     assert edges is not None
     return Graph.from_edges(len(data.x), edges.detach().cpu().numpy().T, **options)

@@ -1,14 +1,13 @@
-"""One recorded motion of a system of objects.
+"""One recorded motion of a system of objects, and what a model must be made for to be given it.
 
-What a model must be made for to be given an episode.
-
-What the actions of a system may be: which nodes take one, and between which bounds.
+What the actions of a system may be: which nodes take one, and between which bounds. Means and standard deviations of
+many episodes, and the way to unit variance and back.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -20,6 +19,9 @@ from gce.graphs.graph import Graph
 
 if TYPE_CHECKING:
     from gce.trajectory.dataset import Dataset
+
+FLAT = 1e-8
+"""A coordinate that varies less than this share of its size is left in its own unit."""
 
 
 @runtime_checkable
@@ -109,16 +111,10 @@ class Episode:
             raise InputError(
                 f"the window {start} to {start + length} leaves the episode's steps 0 to {self.length}; ask for less"
             )
-        steps = slice(start, start + length)
-        return Episode(
-            graph=self.graph,
-            observations=self.observations[start : start + length + 1],
-            actions=self.actions[steps],
-            exogenous=None if self.exogenous is None else self.exogenous[steps],
-            parameters=self.parameters,
-            seed=None,
-            limits=self.limits,
-        )
+        end = start + length
+        exogenous = None if self.exogenous is None else self.exogenous[start:end]
+        observations, actions = self.observations[start : end + 1], self.actions[start:end]
+        return replace(self, observations=observations, actions=actions, exogenous=exogenous, seed=None)
 
 
 def check_arrays(
@@ -279,3 +275,54 @@ def _bound(side: str, given: ArrayLike, num_nodes: int, num_actions: int) -> np.
             f"coordinates or ({num_nodes}, {num_actions}) for all nodes"
         )
     return np.broadcast_to(values, (num_nodes, num_actions))
+
+
+@dataclass(frozen=True)
+class Normalisation:
+    """(value - mean) / std of every coordinate; actions are only divided, so that no action stays no action."""
+
+    observation_mean: Float[np.ndarray, " coordinates"]
+    observation_std: Float[np.ndarray, " coordinates"]
+    action_std: Float[np.ndarray, " action_coordinates"]
+
+    @classmethod
+    def of(cls, episodes: Iterable[Episode]) -> Normalisation:
+        """In one pass over the episodes, nodes that take no action included."""
+        observations, actions = _Moments(), _Moments()
+        for episode in episodes:
+            observations.add(episode.observations)
+            actions.add(episode.actions)
+        return cls(observations.mean, observations.std, actions.std)
+
+    def normalise(self, observations: Float[np.ndarray, "*batch d"]) -> Float[np.ndarray, "*batch d"]:
+        return (observations - self.observation_mean) / self.observation_std
+
+    def denormalise(self, observations: Float[np.ndarray, "*batch d"]) -> Float[np.ndarray, "*batch d"]:
+        return observations * self.observation_std + self.observation_mean
+
+
+class _Moments:
+    """Mean and standard deviation, merged from chunk to chunk without cancellation (Chan et al. 1983)."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.mean = np.zeros(0)
+        self._squares = np.zeros(0)
+
+    def add(self, values: np.ndarray) -> None:
+        rows = np.concatenate(values).astype(np.float64)
+        mean = rows.mean(axis=0)
+        squares = np.square(rows - mean).sum(axis=0)
+        if self.count == 0:
+            self.count, self.mean, self._squares = len(rows), mean, squares
+            return
+        total = self.count + len(rows)
+        gap = mean - self.mean
+        self._squares = self._squares + squares + gap**2 * self.count * len(rows) / total
+        self.mean = self.mean + gap * len(rows) / total
+        self.count = total
+
+    @property
+    def std(self) -> np.ndarray:
+        std = np.sqrt(self._squares / self.count)
+        return np.where(std > FLAT * np.maximum(1.0, np.abs(self.mean)), std, 1.0)

@@ -1,4 +1,4 @@
-"""Data sets on disk: HDF5 with the flat arrays of `layout`, JSON metadata, and a checksum of every array.
+"""Data sets on disk: HDF5 with the flat arrays of `Flattener`, JSON metadata, and a checksum of every array.
 
 A file is written to a temporary name beside its own and renamed when complete, so a reader never sees half of it.
 """
@@ -12,7 +12,6 @@ import os
 import zlib
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import h5py
@@ -78,9 +77,7 @@ class Writer(Flattener):
     def __enter__(self) -> Writer:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         try:
             if kind is None:
                 self.finish()

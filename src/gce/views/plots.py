@@ -16,10 +16,10 @@ from PIL import Image
 from gce.envs import GraphEnv, world_named
 from gce.envs.parts import NetworkPicture
 from gce.errors import InputError
+from gce.names import written
 from gce.planning.closed_loop import Run
 from gce.system.evaluation import Prediction
 from gce.trajectory import Episode
-from gce.views.pages import written
 
 Frame = UInt8[np.ndarray, "height width 3"]
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from gce.names import some
 from gce.trajectory.importing.episodes import Columns, node_labels
-from gce.trajectory.importing.settings import Settings
-from gce.trajectory.importing.tables import Problems, Table, read_table
+from gce.trajectory.importing.tables import Problems, Settings, Table, read_table
 
 ByName = dict[str, np.ndarray]
 
@@ -106,10 +107,8 @@ def read_system(folder: Path, root: Path, name: str, settings: Settings, problem
 
 def natural(name: str) -> list[tuple[int, int, str]]:
     """Sorts 2 before 10, and words by their letters."""
-    parts: list[tuple[int, int, str]] = []
-    for digit, run in _runs(name):
-        parts.append((0, int(run), "") if digit else (1, 0, run))
-    return parts
+    runs = re.findall("[0-9]+|[^0-9]+", name)
+    return [(0, int(run), "") if run[0] in "0123456789" else (1, 0, run) for run in runs]
 
 
 # ---- inside ----
@@ -173,13 +172,7 @@ def _edges(file: Path, nodes: list[str], problems: Problems) -> tuple[np.ndarray
     for row, pair in zip(table.rows, zip(table.text["sender"], table.text["receiver"], strict=True), strict=True):
         for name, label in zip(ENDS, pair, strict=True):
             if label not in places:
-                problems.add(
-                    file,
-                    f"there is no node {label!r}; the nodes are {', '.join(nodes[:8])}"
-                    + (", ..." if len(nodes) > 8 else ""),
-                    row,
-                    name,
-                )
+                problems.add(file, f"there is no node {label!r}; the nodes are {some(nodes)}", row, name)
         if pair in seen:
             problems.add(file, f"the edge from {pair[0]} to {pair[1]} was given in row {seen[pair]} already", row)
         seen.setdefault(pair, row)
@@ -187,14 +180,3 @@ def _edges(file: Path, nodes: list[str], problems: Problems) -> tuple[np.ndarray
     for name, values in table.numbers.items():
         _check_finite(table, name, values, problems)
     return index.reshape(2, -1), table.text.get("relation", [""] * len(table)), table.numbers
-
-
-def _runs(name: str) -> list[tuple[bool, str]]:
-    runs: list[tuple[bool, str]] = []
-    for character in name:
-        digit = character.isdigit() and character.isascii()
-        if runs and runs[-1][0] == digit:
-            runs[-1] = (digit, runs[-1][1] + character)
-        else:
-            runs.append((digit, character))
-    return runs

@@ -10,35 +10,17 @@ graph, coloured by its first coordinate.
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from importlib import resources
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from gce.errors import InputError
-
 Array = np.ndarray
 
 MARGIN = 0.12
 """Room around what is drawn, as a share of its width."""
-
-
-@contextmanager
-def written(path: Path, advice: str = "give another place") -> Iterator[Path]:
-    """A place to write a file to; it gets to `path` when it is complete, and is gone where something fails."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        yield temporary
-        os.replace(temporary, path)
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror or error}; {advice}") from None
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def asset(room: str, name: str) -> str:

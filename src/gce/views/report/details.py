@@ -33,6 +33,7 @@ from gce.envs import GraphEnv
 from gce.errors import InputError
 from gce.metrics import nrmse
 from gce.model.model import nodes_first
+from gce.names import written
 from gce.planning.closed_loop import Run, uncontrolled
 from gce.planning.controller import Plan
 from gce.potentials import gibbs_weights
@@ -40,7 +41,6 @@ from gce.system.evidence import model_inputs, normalised, opening_paths, opening
 from gce.system.system import System
 from gce.system.uncertainty import LARGEST_UNION, blocks
 from gce.trajectory import Episode
-from gce.views.pages import written
 
 Array = np.ndarray
 
@@ -106,14 +106,18 @@ def details_of_run(
     return _details(
         system,
         adapted,
-        (run.observations, run.actions, run.goal),
         list(zip(run.planned_at, run.plans, strict=True)),
-        about={"simulated": True, **env.describe(), "positions": env.positions.tolist(), "settings": settings},
+        (run.observations, run.actions, None),
+        {"simulated": True, **env.describe(), "positions": env.positions.tolist(), "settings": settings},
+        observations=run.observations,
+        actions=run.actions,
+        goal=run.goal,
         unit=env.observation_std,
-        bounds=(env.actuated, low, high),
+        actuated=env.actuated,
+        low=low,
+        high=high,
         nothing=uncontrolled(env, len(run.actions)),
         costs=np.array(costs),
-        predicted=(run.observations, run.actions, None),
     )
 
 
@@ -133,53 +137,44 @@ def details_of_plan(
     model, goal = system.model, problem.goals[-1]
     if problem.tracked is not None:
         goal = np.where(np.broadcast_to(problem.tracked.reshape(len(goal), -1), goal.shape), goal, np.nan)
+    known = None
+    if recorded is not None:
+        known = recorded.observations.astype(float), recorded.actions.astype(float), recorded.exogenous
     return _details(
         system,
         adapted,
-        (plan.observations, plan.actions, goal),
         [(0, plan)],
-        about={"simulated": False, "world": model.config.world, "dt": model.config.dt, **about},
+        known,
+        {"simulated": False, "world": model.config.world, "dt": model.config.dt, **about},
+        observations=plan.observations,
+        actions=plan.actions,
+        goal=goal,
         unit=model.observation_std.double().numpy(),
-        bounds=(np.asarray(problem.controls.any(-1)), problem.low, problem.high),
+        actuated=np.asarray(problem.controls.any(-1)),
+        low=problem.low,
+        high=problem.high,
         nothing=np.zeros((0, *plan.observations.shape[1:])),
         costs=np.zeros(0),
-        predicted=None
-        if recorded is None
-        else (recorded.observations.astype(float), recorded.actions.astype(float), recorded.exogenous),
     )
 
 
 def _details(
     system: System,
     adapted: Sequence[Episode],
-    path: tuple[Array, Array, Array],
     plans: list[tuple[int, Plan]],
-    about: dict[str, Any],
-    unit: Array,
-    bounds: tuple[Array, Array, Array],
-    nothing: Array,
-    costs: Array,
     predicted: tuple[Array, Array, Array | None] | None,
+    about: dict[str, Any],
+    **happened: Any,
 ) -> Details:
-    """path: observations, actions and goal; predicted: observations, actions and exogenous inputs that no fit knew."""
-    observations, actions, goal = path
-    weights = weights_along(system, observations, actions)
+    """predicted: observations, actions and exogenous inputs that no fit knew. happened: arrays of `Details`."""
+    weights = weights_along(system, happened["observations"], happened["actions"])
     counts, errors = np.zeros(0, np.int64), np.zeros((0, 0))
     if predicted is not None and adapted:
         truth, taken, exogenous = predicted
-        counts, errors = fit_by_episodes(system, adapted, truth, taken, unit, exogenous)
-    actuated, low, high = bounds
+        counts, errors = fit_by_episodes(system, adapted, truth, taken, happened["unit"], exogenous)
     return Details(
+        **happened,
         about={**about, "points": system.model.config.points, "model": _model(system), "versions": versions()},
-        observations=observations,
-        actions=actions,
-        goal=goal,
-        unit=np.asarray(unit, np.float64),
-        actuated=actuated,
-        low=low,
-        high=high,
-        nothing=nothing,
-        costs=costs,
         edge_index=system.graph.edge_index,
         node_type=system.graph.node_type,
         weights=weights,
@@ -187,7 +182,7 @@ def _details(
         plan_actions=np.concatenate([plan.actions for _, plan in plans]),
         plan_observations=np.concatenate([plan.observations for _, plan in plans]),
         operator_spectrum=operator_spectrum(system, weights[0]),
-        step_spectrum=step_spectrum(system, observations[0]),
+        step_spectrum=step_spectrum(system, happened["observations"][0]),
         fit_counts=counts,
         fit_errors=errors,
     )

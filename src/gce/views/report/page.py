@@ -11,7 +11,8 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from gce.errors import InputError
-from gce.views.pages import asset, drawn, filled, scene_of, written
+from gce.names import written
+from gce.views.pages import asset, drawn, filled, scene_of
 from gce.views.report.details import Details, read_details
 
 Array = np.ndarray
