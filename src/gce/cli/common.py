@@ -53,36 +53,29 @@ def _names(given: Any, count: int, before: str) -> tuple[str, ...]:
     return tuple(map(str, given)) if fits else tuple(f"{before}{k}" for k in range(count))
 
 
-# ---- arguments and answers ----
-
-
-def check_least(command: Any, *names: str) -> None:
-    """Arguments of a command that are at least 1, where they are given."""
+def check_numbers(command: Any, *names: str) -> None:
+    """Arguments of a command: these are at least 1, where they are given, and its noise is a share."""
     for name in names:
         value = getattr(command, name)
         if value is not None and value < 1:
             raise InputError(f"--{name.replace('_', '-')} is {value}, expected at least 1")
-
-
-def check_noise(noise: float) -> None:
+    noise = getattr(command, "noise", 0.0)
     if not 0 <= noise < float("inf"):
         raise InputError(f"--noise is {noise}, expected a share of the units such as 0.05")
 
 
 def told(answer: dict[str, Any]) -> str:
-    """An answer as JSON, which has no word for what is not finite: null."""
-
-    def known(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {name: known(entry) for name, entry in value.items()}
-        if isinstance(value, list):
-            return [known(entry) for entry in value]
-        return None if isinstance(value, float) and not math.isfinite(value) else value
-
-    return json.dumps(known(answer))
+    """An answer as JSON."""
+    return json.dumps(finite(answer))
 
 
-# ---- what a data set is of ----
+def finite(value: Any) -> Any:
+    """A JSON value; JSON has no word for what is not finite: null."""
+    if isinstance(value, dict):
+        return {name: finite(entry) for name, entry in value.items()}
+    if isinstance(value, list):
+        return [finite(entry) for entry in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def find_model(folder: Path | None, data: Any, forms: bool = False) -> Any:
@@ -128,6 +121,15 @@ def episode_of(data: Any, file: Path | str, number: int) -> Any:
     if not 0 <= number < len(data):
         raise InputError(f"{file} has the episodes 0 to {len(data) - 1}, asked for {number}; choose one of these")
     return data[number]
+
+
+def goal_at(episode: Any, step: int) -> Any:
+    """Where an episode was at a step [nodes, d]."""
+    if step > episode.length:
+        raise InputError(
+            f"the episode has {episode.length} steps, the goal is of step {step}; give an earlier --goal-step"
+        )
+    return episode.observations[step].astype(float)
 
 
 def units(world: str | None, model: Any) -> Any:

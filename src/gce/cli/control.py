@@ -13,20 +13,19 @@ import tyro
 
 from gce.cli.common import (
     Labels,
-    check_least,
-    check_noise,
+    check_numbers,
     episode_of,
     find_model,
+    goal_at,
     known_names,
     others_of_group,
     told,
     units,
     write_run,
 )
-from gce.cli.own_plan import Own, own_of_folder, plan_own
-from gce.cli.problem_files import read_goal
+from gce.cli.own_plan import Own, own_of_folder, plan_own, read_goal
 from gce.errors import InputError
-from gce.progress import progress
+from gce.progress import counted, progress
 
 FAR = 0.1
 """A predicted distance from the goal that a person should hear of, in standard deviations of each coordinate."""
@@ -93,8 +92,7 @@ class Control:
         from gce.envs import WORLDS
 
         torch.set_num_threads(1)
-        check_least(self, "adapt", "horizon", "feedback", "goal_step", "objects")
-        check_noise(self.noise)
+        check_numbers(self, "adapt", "horizon", "feedback", "goal_step", "objects")
         if self.case is not None and self.what not in WORLDS:
             raise InputError(f"--case is of the grid world; {self.what} says by itself which grid it is of")
         if self.what in WORLDS:
@@ -124,12 +122,10 @@ class Control:
 
     def _drawn(self) -> dict[str, Any]:
         """A system drawn at random, recorded to adapt to, and a goal that recorded actions reach."""
-        import numpy as np
-
         from gce.envs import world_named
+        from gce.envs.recording import record_system
         from gce.model.files import load_model, shipped
         from gce.system.system import adapt
-        from gce.trajectory import Episode
 
         world = world_named(self.what)
         if self.case is not None:
@@ -143,17 +139,8 @@ class Control:
         env.reset(seed=self.seed)
         count = env.graph.num_nodes
         parameters, M = env.parameters, self.horizon or world.recipe.protocol.horizon
-        recorded = []
         with progress(f"recording {self.case or f'a {self.what} of {count}'}", self.adapt + 1, "episodes") as done:
-            for k in range(self.adapt + 1):
-                env.reset(
-                    seed=1000 * (self.seed + 1) + k,
-                    options={"parameters": parameters, "observation_noise": 0.0 if k == 0 else self.noise},
-                )
-                steps = max(M, 100)
-                observations, actions = env.run(env.excitation(np.random.default_rng([self.seed, k]), steps), steps)
-                recorded.append(Episode(env.graph, observations, actions, parameters=dataclasses.asdict(parameters)))
-                done(1)
+            recorded = record_system(env, self.seed, self.adapt + 1, max(M, 100), self.noise, counted(done))
         goal = world.default_goal(count) if self.goal is None else self._world_goal(env)
         if goal is None:
             goal = recorded[0].observations[M].astype(float)
@@ -192,14 +179,8 @@ class Control:
         if self.goal is not None:
             env.reset(seed=0, options={"parameters": episode.parameters})
             goal = self._world_goal(env)
-        elif default is not None:
-            goal = default
-        elif step <= episode.length:
-            goal = episode.observations[step].astype(float)
         else:
-            raise InputError(
-                f"the episode has {episode.length} steps, the goal is of step {step}; give an earlier --goal-step"
-            )
+            goal = goal_at(episode, step) if default is None else default
         led = episode.actions.astype(float) if self.goal is None and step == M else None
         return self._act(env, adapt(model, others), episode.parameters, goal, M, episode.seed or 0, others, led)
 

@@ -28,11 +28,11 @@ class _Record:
 
     out: Path
     """The file to write."""
-    episodes: int
+    episodes: int = 50_000
     """How many episodes in all."""
-    objects: str
+    objects: str = "5-9"
     """How many objects a system has: a number, or a range such as 5-9."""
-    group_size: int
+    group_size: int = 25
     """How many episodes of each physical system."""
     steps: int = 100
     """Steps of an episode."""
@@ -51,17 +51,9 @@ class _Record:
         objects, shard = self._objects(), parse_shard(self.shard)  # told before anything slow is imported
         from gce.envs.recording import Recording, Shard, record
 
-        recording = Recording(
-            world=self.world,
-            episodes=self.episodes,
-            objects=objects,
-            group_size=self.group_size,
-            seed=self.seed,
-            steps=self.steps,
-            observation_noise=self.observation_noise,
-            process_noise=self.process_noise,
-            settings=self._settings(),
-        )
+        same = ("world", "episodes", "group_size", "seed", "steps", "observation_noise", "process_noise")
+        given = {name: getattr(self, name) for name in same}
+        recording = Recording(**given, objects=objects, settings=self._settings())
         part = Shard(*shard)
         total = sum(recording.episodes_of(g) for g in part.groups(recording))
         with progress(f"recording {recording.world}", total) as done:
@@ -81,8 +73,6 @@ class RecordRope(_Record):
 
     world = "rope"
     episodes: int = 10_000
-    objects: str = "5-9"
-    group_size: int = 25
 
 
 @dataclass(kw_only=True)
@@ -90,9 +80,6 @@ class RecordSoft(_Record):
     """Record soft robots on a fixed foot."""
 
     world = "soft"
-    episodes: int = 50_000
-    objects: str = "5-9"
-    group_size: int = 25
 
 
 @dataclass(kw_only=True)
@@ -100,9 +87,6 @@ class RecordSwim(_Record):
     """Record soft robots that swim."""
 
     world = "swim"
-    episodes: int = 50_000
-    objects: str = "5-9"
-    group_size: int = 25
 
 
 @dataclass(kw_only=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any, Literal
 
 import tyro
 
-from gce.cli.common import check_least, check_noise, episode_of, find_model, known_names, others_of_group, told, units
+from gce.cli.common import check_numbers, episode_of, find_model, known_names, others_of_group, told, units
 from gce.errors import InputError
 from gce.progress import progress
 
@@ -87,8 +88,8 @@ class Train:
         if not 0 < self.validation < 1:
             raise InputError(f"--validation is {self.validation}, expected a share between 0 and 1 such as 0.05")
         names = ("systems", "fit_episodes", "fit_steps", "rollouts")
-        check_least(self, "iterations", "features", "threads", "horizon", *names)
-        given = {name: getattr(self, name) for name in ("learning_rate", *names)}
+        check_numbers(self, "iterations", "features", "threads", "horizon", *names)
+        given = {name: getattr(self, name) for name in ("schedule", "patience", "learning_rate", *names)}
         learned = {
             "form": self.form,
             "potential": self.potential,
@@ -103,13 +104,12 @@ class Train:
                 raise InputError(
                     f"{self.data} is of the world {data.world or 'own'}, not of {self.world}; name that one"
                 )
-            board = _Board(self.out)
 
             def tell(now: Any) -> None:
                 done(1)
-                board.add("loss", now.loss, now.iteration)
+                self._board("loss", now.loss, now.iteration)
                 if now.validation is not None:
-                    board.add("validation", now.validation, now.iteration)
+                    self._board("validation", now.validation, now.iteration)
                     told = f"iteration {now.iteration}: loss {now.loss:.4f}, validation {now.validation:.4f}"
                     print(told, file=sys.stderr)
 
@@ -124,11 +124,7 @@ class Train:
                 tell=tell,
                 start=done,
                 model=model,
-                training={
-                    "schedule": self.schedule,
-                    "patience": self.patience,
-                    **{name: value for name, value in given.items() if value is not None},
-                },
+                training={name: value for name, value in given.items() if value is not None},
             )
         about = {
             "command": "gce " + " ".join(sys.argv[1:]),
@@ -145,24 +141,15 @@ class Train:
             file=sys.stderr,
         )
 
-
-class _Board:
-    """Figures for TensorBoard, where it is installed; nothing is written before the first."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder / "tensorboard"
-
     @cached_property
-    def _writer(self) -> Any:
+    def _board(self) -> Callable[[str, float, int], object]:
+        """Takes figures for TensorBoard, where it is installed; nothing is written before the first."""
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
-            return None
-        return SummaryWriter(str(self._folder))
-
-    def add(self, name: str, value: float, iteration: int) -> None:
-        if self._writer is not None:
-            self._writer.add_scalar(name, value, iteration)
+            return lambda name, value, iteration: None
+        add: Callable[[str, float, int], object] = SummaryWriter(str(self.out / "tensorboard")).add_scalar
+        return add
 
 
 @dataclass
@@ -189,7 +176,7 @@ class Adapt:
         with Dataset.open(self.file) as data:
             model = find_model(self.model, data)
             members = data.group(self.group).episodes
-            check_least(self, "episodes")
+            check_numbers(self, "episodes")
             chosen = members[: self.episodes]
             system = adapt(model, [data[int(k)] for k in chosen])
             about = own_about(data, self.group, chosen.tolist())
@@ -239,8 +226,7 @@ class Predict:
         torch.set_num_threads(1)
         if self.adapt < 1:
             raise InputError(f"--adapt is {self.adapt}, expected at least 1 episode")
-        check_noise(self.noise)
-        check_least(self, "seeds")
+        check_numbers(self, "seeds")
         with Dataset.open(self.file) as data:
             model = find_model(self.model, data, self.form is not None)
             if self.form is not None:

@@ -21,6 +21,7 @@ from pymunk.batch import BodyFields
 
 from gce.envs.base import Policy, check_choice
 from gce.envs.parts import BodyEnv, BodyField, Canvas, Colour, blend
+from gce.envs.recipe import Pictures
 from gce.errors import InputError
 from gce.graphs.graph import Graph
 
@@ -44,10 +45,14 @@ DIRECTIONS = ((0, 0), (-1, 0), (1, 0), (0, -1), (0, 1), (-1, -1), (-1, 1), (1, -
 CELL_RANGE = (-4, 3)
 """Robots grow within these cells, in x and y."""
 
-# What the recipes of Soft and Swim share.
 PRESET = {"implicit": True, "linear_features": 0, "ridge": 1e-2}
-SINGLE_STEPS = {"iterations": 600, "horizon": 32, "fit_steps": 20, "free_running": False}
-COUNTS = {"slow": "slow_boxes"}
+RECIPE: dict[str, Any] = {
+    "unseen": (10, 14),
+    "pictures": Pictures(8),
+    "training": {"iterations": 600, "horizon": 32, "fit_steps": 20, "free_running": False},
+    "counts": {"slow": "slow_boxes"},
+}
+"""What the recipes of Soft and Swim share."""
 
 Cell = tuple[int, int]
 
@@ -226,7 +231,8 @@ class BoxEnv(BodyEnv):
     # ---- picture ----
 
     def draw(self, observation: np.ndarray, action: np.ndarray | None = None, goal: np.ndarray | None = None) -> Any:
-        low, high = self._window()
+        cells = self.parameters.cells
+        low, high = cells.min(axis=0) - self.margin, cells.max(axis=0) + self.margin
         canvas = Canvas(left=low[0], right=high[0], bottom=low[1], top=high[1])
         fills = (Canvas.ACTUATED, Canvas.SOFT, Canvas.RIGID, Canvas.FIXED)
         for k, material in enumerate(self.parameters.materials):
@@ -244,10 +250,6 @@ class BoxEnv(BodyEnv):
         middle = blend(Canvas.ACTUATED, Canvas.PAPER, 0.35)
         share = min(abs(action) / self.action_limit, 1.0)
         return blend(middle, (150, 30, 24) if action > 0 else (250, 214, 206), share)
-
-    def _window(self) -> tuple[np.ndarray, np.ndarray]:
-        cells = self.parameters.cells
-        return cells.min(axis=0) - self.margin, cells.max(axis=0) + self.margin
 
 
 def grow(rng: np.random.Generator, num_boxes: int, start: Cell) -> list[Cell]:

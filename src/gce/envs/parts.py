@@ -122,9 +122,6 @@ class BodyField:
         pymunk.batch.set_space_bodies(self._space, self._field, self._buffer)
 
 
-# ---- pictures ----
-
-
 class Canvas:
     """A window onto the plane, `left`..`right` by `bottom`..`top` in world units."""
 

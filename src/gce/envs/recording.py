@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from gce.envs import GraphEnv, world_named
-from gce.errors import InputError
+from gce.errors import InputError, said_of
 from gce.trajectory import Dataset, Episode, Limits, Writer
 
 Progress = Callable[[int], None]
@@ -111,6 +111,21 @@ def record_groups(recording: Recording, groups: Iterable[int], writer: Writer) -
             policy = env.excitation(np.random.default_rng([seed, 1]), recording.steps)
             observations, actions = env.run(policy, recording.steps)
             writer.add_episode(number, observations, actions, seed=seed)
+
+
+def record_system(
+    env: GraphEnv, seed: int, count: int, steps: int, noise: float = 0.0, tell: Progress = lambda episodes: None
+) -> list[Episode]:
+    """Episodes of an environment's system, with noise on what is observed but in the first; tells how many are done."""
+    parameters, recorded = env.parameters, []
+    for k in range(count):
+        tell(k)
+        options = {"parameters": parameters, "observation_noise": noise if k else 0.0}
+        env.reset(seed=1000 * (seed + 1) + k, options=options)
+        observations, actions = env.run(env.excitation(np.random.default_rng([seed, k]), steps), steps)
+        recorded.append(Episode(env.graph, observations, actions, parameters=dataclasses.asdict(parameters)))
+    tell(count)
+    return recorded
 
 
 def record(
@@ -205,9 +220,6 @@ def concatenate(
                 progress(len(data))
 
 
-# ---- replaying and taking in ----
-
-
 def replay_episode(env: GraphEnv, episode: Episode, options: dict[str, Any]) -> np.ndarray:
     """The observations that an episode's actions, unclipped, lead to from its recorded parameters."""
     env.reset(seed=episode.seed or 0, options={"parameters": episode.parameters, **options})
@@ -259,10 +271,8 @@ def import_recordings(
             missing = [name for name in ("observations", "actions", *names) if name not in arrays]
             if missing:
                 raise InputError(f"{file} has no {', '.join(missing)}; it holds {', '.join(arrays) or 'nothing'}")
-            try:
+            with said_of(file):
                 env.reset(seed=0, options={"parameters": {name: arrays[name].tolist() for name in names}})
-            except InputError as error:
-                raise InputError(f"{file}: {error}") from None
             relations = arrays.get("relation_type")
             if relations is not None and not np.array_equal(relations, env.graph.relations()):
                 raise InputError(
@@ -277,12 +287,10 @@ def import_recordings(
             if actions.shape[1] == observations.shape[1]:
                 actions = actions[:, :-1]
             group = writer.add_group(env.graph, dataclasses.asdict(env.parameters))
-            for k in range(len(observations)):
-                try:
-                    writer.add_episode(group, observations[k], actions[k])
-                except InputError as error:
-                    raise InputError(f"{file}: {error}") from None
-                count += 1
+            with said_of(file):
+                for seen, acted in zip(observations, actions, strict=True):
+                    writer.add_episode(group, seen, acted)
+            count += len(observations)
             progress(1)
     return count
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Float
 
-from gce.envs.boxes import COUNTS, FIXED, PRESET, SINGLE_STEPS, BoxEnv, BoxParameters, draw_materials, grow, random_walk
-from gce.envs.recipe import Pictures, Protocol, Recipe
+from gce.envs.boxes import FIXED, PRESET, RECIPE, BoxEnv, BoxParameters, draw_materials, grow, random_walk
+from gce.envs.recipe import Protocol, Recipe
 from gce.errors import InputError
 
 GROUND = (0, -4)
@@ -41,13 +41,10 @@ class Soft(BoxEnv):
     recipe = Recipe(
         # Recorded forces change by up to 200 N a step: beyond half of that plans shake what no model predicts.
         protocol=Protocol(64, 32, 3e-3, 1.0, 1e-2, change_cost=2.0, rate=100.0),
-        unseen=(10, 14),
         offered=(3, 20),
-        pictures=Pictures(8),
         model=PRESET,
-        training=SINGLE_STEPS,
-        counts=COUNTS,
         repeats=5e-3,
+        **RECIPE,
     )
 
     def draw_parameters(self, rng: np.random.Generator, num_objects: int) -> BoxParameters:

@@ -7,12 +7,11 @@ from jaxtyping import Float, Int
 
 from gce.envs.boxes import (
     ACTUATED,
-    COUNTS,
     OUTWARD,
     PRESET,
+    RECIPE,
     RIGID,
     SIDES,
-    SINGLE_STEPS,
     SOFT,
     BoxEnv,
     BoxParameters,
@@ -21,7 +20,7 @@ from gce.envs.boxes import (
     grow,
     random_walk,
 )
-from gce.envs.recipe import Pictures, Protocol, Recipe
+from gce.envs.recipe import Protocol, Recipe
 
 WATER = 50.0
 
@@ -67,12 +66,9 @@ class Swim(BoxEnv):
     recipe = Recipe(
         # What water does to a swimmer bends with the actions: the last digits of a plan take long, and change nothing.
         protocol=Protocol(64, 32, 3e-3, 1.0, 3e-2, tolerance=1e-3),
-        unseen=(10, 14),
         offered=(4, 20),
-        pictures=Pictures(8),
         model={**PRESET, "drag": True},
-        training=SINGLE_STEPS,
-        counts=COUNTS,
+        **RECIPE,
     )
 
     def draw_parameters(self, rng: np.random.Generator, num_objects: int) -> BoxParameters:

@@ -140,8 +140,6 @@ class Regressor:
         r2 = np.where(moving, 1 - wrong / np.where(moving, spread, 1), np.where(wrong > 0, 0.0, 1.0))
         return float(np.nan_to_num(r2.mean(), nan=-np.inf))
 
-    # ---- inside ----
-
     def _chosen(self, *names: str) -> dict[str, Any]:
         return {name: getattr(self, name) for name in names}
 

@@ -42,7 +42,7 @@ def from_steps(steps: Sequence[Data]) -> Episode:
     for t in range(len(steps) - 1):
         if steps[t].x.shape != steps[t + 1].x.shape or not bool((steps[t].y == steps[t + 1].x).all()):
             raise InputError(f"y of step {t} is not x of step {t + 1}; give the steps of one episode, in order")
-        if steps[t + 1].edge_index is not steps[0].edge_index and not _same(steps[0], steps[t + 1]):
+        if not _torch().equal(steps[t + 1].edge_index, steps[0].edge_index):
             raise InputError(f"step {t + 1} has another graph than step 0; the graph of a system does not change")
     return Episode(
         graph=_graph(steps[0]),
@@ -66,9 +66,8 @@ def to_temporal(episode: Episode) -> Data:
 def from_temporal(data: Data) -> Episode:
     """An episode from a `Data` with time in its tensors, as `to_temporal` makes it; without `action` there are none."""
     _require([data], ("x", "edge_index"))
-    if data.x is None or data.x.ndim != 3:
-        found = None if data.x is None else tuple(data.x.shape)
-        raise InputError(f"x has shape {found}, expected [nodes, T+1, coordinates]")
+    if data.x.ndim != 3:
+        raise InputError(f"x has shape {tuple(data.x.shape)}, expected [nodes, T+1, coordinates]")
     nodes, steps = data.x.shape[0], data.x.shape[1] - 1
 
     def over_time(name: str, otherwise: Any) -> Any:
@@ -91,9 +90,6 @@ def dataset_to_pyg(dataset: Dataset) -> list[Data]:
             step.episode, step.step = k, t
             found.append(step)
     return found
-
-
-# ---- inside ----
 
 
 def _torch() -> Any:
@@ -128,10 +124,6 @@ def _require(steps: Sequence[Data], names: tuple[str, ...]) -> None:
         missing = [name for name in names if getattr(data, name, None) is None]
         if missing:
             raise InputError(f"Data {t} has no {missing[0]}; it has {', '.join(data.keys())}")
-
-
-def _same(first: Data, other: Data) -> bool:
-    return first.edge_index.shape == other.edge_index.shape and bool((first.edge_index == other.edge_index).all())
 
 
 def _stacked(name: str, steps: Sequence[Data], otherwise: Any) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gce.errors import InputError
+from gce.errors import InputError, said_of
 from gce.graphs.graph import Graph
 from gce.trajectory.episode import Episode, Limits, check_arrays
 
@@ -47,10 +47,8 @@ def episodes_from_arrays(
             _check_same(per_episode, firsts[g], e)
             check_arrays(graphs[g], seen[e], acted[e], known[e] if known else None, where=f"episode {e}: ")
         bounds = None if low is None else (low, high)
-        try:
+        with said_of(f"episode {k}"):
             limits.append(Limits.filled([acted[e] for e in members], acts, bounds))
-        except InputError as error:
-            raise InputError(f"episode {k}: {error}") from None
         for e in members:
             limits[g].check(acted[e], where=f"episode {e}: ")
     episodes = [
@@ -93,9 +91,6 @@ def describe(dt: float, structure: dict[str, Any] | None, names: dict[str, Any],
     return {"world": None, "dt": float(dt), **given, **({} if structure is None else {"structure": structure})}
 
 
-# ---- inside ----
-
-
 def _graphs(described: list[Any], sizes: list[int], firsts: list[int], undirected: bool) -> list[Graph]:
     """The graph of every system, with relation types that mean the same in all of them."""
     edges, edge_types, node_types, tables = [], [], [], []
@@ -123,7 +118,7 @@ def _graphs(described: list[Any], sizes: list[int], firsts: list[int], undirecte
     relations, self_types = number_relations(edges, named or None, node_types)
     graphs = []
     for g, k in enumerate(firsts):
-        try:
+        with said_of(f"episode {k}"):
             graphs.append(
                 Graph.from_edges(
                     sizes[g],
@@ -135,8 +130,6 @@ def _graphs(described: list[Any], sizes: list[int], firsts: list[int], undirecte
                     self_type=self_types[g],
                 )
             )
-        except InputError as error:
-            raise InputError(f"episode {k}: {error}") from None
     return graphs
 
 

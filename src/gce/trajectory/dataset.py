@@ -59,10 +59,7 @@ class Dataset(Sequence[Episode]):
 
     @classmethod
     def from_episodes(
-        cls,
-        episodes: Iterable[Episode],
-        groups: Sequence[int] | None = None,
-        metadata: dict[str, Any] | None = None,
+        cls, episodes: Iterable[Episode], groups: Sequence[int] | None = None, metadata: dict[str, Any] | None = None
     ) -> Dataset:
         """In memory.
 

@@ -31,16 +31,14 @@ def episode_frames(
 
     Data of no known world is drawn as a network whose colours are the first coordinate.
     """
-    env = None if world is None else environment_of(world, episode)
-    network = NetworkPicture(episode.graph) if env is None else None
-    first = episode.observations[..., 0]
+    observations, last = episode.observations.astype(float), episode.length - 1
+    if world is not None:
+        env = environment_of(world, episode)
+        yield from (env.draw(observations[t], episode.actions[min(t, last)].astype(float), goal) for t in steps)
+        return
+    network, first = NetworkPicture(episode.graph), episode.observations[..., 0]
     middle, reach = float(first.mean()), float(np.abs(first - first.mean()).max()) or 1.0
-    for t in steps:
-        observation = episode.observations[t].astype(float)
-        if env is not None:
-            yield env.draw(observation, episode.actions[min(t, episode.length - 1)].astype(float), goal)
-        elif network is not None:
-            yield network.draw((observation[:, 0] - middle) / reach, f"step {t}")
+    yield from (network.draw((observations[t, :, 0] - middle) / reach, f"step {t}") for t in steps)
 
 
 def environment_of(world: str, episode: Episode) -> GraphEnv:

@@ -84,6 +84,8 @@ def read_system(folder: Path, root: Path, name: str, settings: Settings, problem
     for k, label in enumerate(nodes):
         if table is not None and (not label or label in nodes[:k]):
             problems.add(nodes_file, f"node {label!r} must have a name of its own", table.rows[k], "node")
+    if table is None:
+        table = Table(nodes_file, {}, {}, [])
     attributes, sides = _node_columns(table, problems)
     actuated = _actuated(table, nodes, settings, folder, problems)
     edges, relations, edge_attributes = _edges(edges_file, nodes, problems)
@@ -92,7 +94,7 @@ def read_system(folder: Path, root: Path, name: str, settings: Settings, problem
         settings=settings,
         files=files,
         nodes=nodes,
-        node_types=[""] * len(nodes) if table is None else table.text.get("type", [""] * len(nodes)),
+        node_types=table.text.get("type", [""] * len(nodes)),
         node_attributes=attributes,
         actuated=actuated,
         low=sides["low"],
@@ -111,18 +113,15 @@ def natural(name: str) -> list[tuple[int, int, str]]:
     return [(0, int(run), "") if run[0] in "0123456789" else (1, 0, run) for run in runs]
 
 
-# ---- inside ----
-
-
 def _find(folder: Path, root: Path, name: str) -> Path:
     return root / name if not (folder / name).is_file() and (root / name).is_file() else folder / name
 
 
-def _node_columns(table: Table | None, problems: Problems) -> tuple[ByName, dict[str, ByName]]:
+def _node_columns(table: Table, problems: Problems) -> tuple[ByName, dict[str, ByName]]:
     """(attributes, bounds) of nodes.csv: `low` and `high` for every action, `low_x` and `high_x` for the action x."""
     sides: dict[str, ByName] = {"low": {}, "high": {}}
     attributes = {}
-    for name, values in ({} if table is None else table.numbers).items():
+    for name, values in table.numbers.items():
         side, _, action = name.partition("_")
         if side in sides:
             sides[side][action] = values
@@ -132,16 +131,15 @@ def _node_columns(table: Table | None, problems: Problems) -> tuple[ByName, dict
     return attributes, sides
 
 
-def _check_finite(table: Table | None, name: str, values: np.ndarray, problems: Problems) -> None:
-    if table is not None:
-        for row in np.flatnonzero(~np.isfinite(values)):
-            problems.add(table.file, "the cell is empty or not finite; expected a number", table.rows[row], name)
+def _check_finite(table: Table, name: str, values: np.ndarray, problems: Problems) -> None:
+    for row in np.flatnonzero(~np.isfinite(values)):
+        problems.add(table.file, "the cell is empty or not finite; expected a number", table.rows[row], name)
 
 
 def _actuated(
-    table: Table | None, nodes: list[str], settings: Settings, folder: Path, problems: Problems
+    table: Table, nodes: list[str], settings: Settings, folder: Path, problems: Problems
 ) -> np.ndarray | None:
-    if table is not None and "actuated" in table.text:
+    if "actuated" in table.text:
         for row, cell in zip(table.rows, table.text["actuated"], strict=True):
             if cell.lower() not in TRUTH:
                 problems.add(table.file, f"{cell!r} is neither true nor false", row, "actuated")

@@ -136,9 +136,6 @@ def _number(cell: str, file: Path, line: int, column: str, problems: Problems) -
         return 0.0  # told once is enough
 
 
-# ---- system.toml ----
-
-
 @dataclass(frozen=True)
 class Settings:
     """Everything optional.

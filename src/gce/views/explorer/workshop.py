@@ -20,6 +20,7 @@ import numpy as np
 from jaxtyping import Float
 
 from gce.envs import WORLDS, GraphEnv, Protocol, world_named
+from gce.envs.recording import record_system
 from gce.errors import InputError
 from gce.model.files import load_model, shipped
 from gce.model.model import Model
@@ -144,13 +145,12 @@ def prepare(choice: Choice, job: Job) -> Prepared:
     env = world_named(choice.world)(objects=choice.objects)
     protocol = env.recipe.protocol
     env.reset(seed=choice.seed)
-    parameters, recorded = env.parameters, []
-    for k in range(EPISODES + 1):
-        job.tell(f"recording episode {k + 1} of {EPISODES + 1}", 0.1 + 0.5 * k / (EPISODES + 1))
-        env.reset(seed=1000 * (choice.seed + 1) + k, options={"parameters": parameters})
-        steps = max(STEPS, protocol.horizon)
-        observations, actions = env.run(env.excitation(np.random.default_rng([choice.seed, k]), steps), steps)
-        recorded.append(Episode(env.graph, observations, actions, parameters=dataclasses.asdict(parameters)))
+    parameters = env.parameters
+
+    def tell(done: int) -> None:
+        job.tell(f"recording episode {min(done, EPISODES) + 1} of {EPISODES + 1}", 0.1 + 0.5 * done / (EPISODES + 1))
+
+    recorded = record_system(env, choice.seed, EPISODES + 1, max(STEPS, protocol.horizon), tell=tell)
     job.tell(f"adapting to {EPISODES} episodes", None)
     system = adapt(model, recorded[1:], measure=False)
     env.reset(seed=choice.seed, options={"parameters": parameters})

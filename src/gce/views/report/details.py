@@ -18,6 +18,7 @@ import json
 import platform
 import zipfile
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -86,14 +87,11 @@ class Details:
 
     def plans(self) -> list[tuple[int, Array, Array]]:
         """(at, actions, observations) of each plan; each goes on to the end of the run."""
-        M, found, start = len(self.actions), [], 0
+        found, start = [], 0
         for k, at in enumerate(self.plan_at.tolist()):
-            length = M - at
-            found.append(
-                (at, self.plan_actions[start : start + length],
-                 self.plan_observations[start + k : start + k + length + 1])
-            )  # fmt: skip
-            start += length
+            end = start + len(self.actions) - at
+            found.append((at, self.plan_actions[start:end], self.plan_observations[start + k : end + k + 1]))
+            start = end
         return found
 
 
@@ -201,10 +199,8 @@ def _model(system: System) -> dict[str, Any]:
 def versions() -> dict[str, str]:
     found = {"gce": __version__, "python": platform.python_version()}
     for library in LIBRARIES:
-        try:
+        with suppress(importlib.metadata.PackageNotFoundError):
             found[library] = importlib.metadata.version(library)
-        except importlib.metadata.PackageNotFoundError:
-            continue
     return found
 
 
@@ -234,9 +230,6 @@ def read_details(folder: Path) -> Details:
     if missing:
         raise InputError(f"{file} lacks {missing[0]!r}; run `gce control ... --out {folder}` again")
     return Details(**{**arrays, "about": about})
-
-
-# ---- a system from inside ----
 
 
 def weights_along(
