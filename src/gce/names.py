@@ -1,10 +1,15 @@
-"""Names: of a package, looked up when first used, and of classes that users add to a table, such as potentials."""
+"""Names: of a package, looked up when first used; of classes that users add to a table, such as potentials; of files,
+given when they are complete; and some of many, in a sentence.
+"""
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, TypeVar
 
 from gce.errors import InputError
@@ -63,3 +68,21 @@ def registered(table: Mapping[str, type[Kind]], name: str, kind: str, how: str) 
     if name not in table:
         raise InputError(f"there is no {kind} {name!r}; the {kind}s are {', '.join(table)}; register one with {how}")
     return table[name]
+
+
+def some(names: Sequence[Any], most: int = 8) -> str:
+    """The first of some names or numbers, for a sentence."""
+    return ", ".join(map(str, names[:most])) + (", ..." if len(names) > most else "")
+
+
+@contextmanager
+def written(path: Path, advice: str = "give another place") -> Iterator[Path]:
+    """A place to write a file to; it gets to `path` when it is complete, and is gone where something fails."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        yield temporary
+        os.replace(temporary, path)
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror or error}; {advice}") from None
+    finally:
+        temporary.unlink(missing_ok=True)

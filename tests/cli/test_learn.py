@@ -230,7 +230,7 @@ def test_bad_input_ends_with_a_sentence_and_status_2(case, rope, model, tmp_path
 
 
 def test_answers_are_json_where_numbers_are_not_finite(capsys):
-    from gce.cli.learn import told
+    from gce.cli.common import told
 
     answer = {"nrmse": {"1": 0.5, "100": float("nan")}, "costs": [1.0, float("inf")], "status": "solved", "n": 3}
     assert json.loads(told(answer), parse_constant=pytest.fail) == {

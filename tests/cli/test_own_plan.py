@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from gce.cli import main
-from gce.cli.labels import Labels
-from gce.cli.problem_files import limited, read_exogenous, read_goal, read_limits, read_start
+from gce.cli.common import Labels
+from gce.cli.own_plan import limited, read_exogenous, read_goal, read_limits, read_start
 from gce.errors import InputError
 from gce.model.files import save_model
 from gce.system.files import about_system, load_system, save_system

@@ -6,7 +6,7 @@ import pytest
 
 from gce.envs import Rope, Soft, Swim
 from gce.envs.boxes import ACTUATED, FIXED, RIGID, SOFT, BoxParameters
-from gce.envs.replay import import_recordings, position_errors
+from gce.envs.recording import import_recordings, position_errors
 from gce.envs.rope import RopeParameters
 from gce.envs.swim import GLIDERS, outer_sides
 from gce.errors import InputError

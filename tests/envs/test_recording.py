@@ -9,8 +9,7 @@ import time
 import numpy as np
 import pytest
 
-from gce.envs.recording import Recording, Shard, merge, record
-from gce.envs.replay import position_errors
+from gce.envs.recording import Recording, Shard, merge, position_errors, record
 from gce.errors import InputError
 from gce.trajectory import Dataset, check_file
 

@@ -21,8 +21,7 @@ from gce.baselines import adapt as adapt_baseline
 from gce.baselines import load as load_baseline
 from gce.baselines.trainable import FineTuned
 from gce.envs import WORLDS
-from gce.envs.recording import Recording, record
-from gce.envs.replay import import_recordings
+from gce.envs.recording import Recording, import_recordings, record
 from gce.model.files import load_model, shipped
 from gce.model.model import Model
 from gce.planning.closed_loop import problem_for

@@ -11,7 +11,7 @@ from gce.operators.ridge import Moments, solve
 from gce.potentials import gibbs_weights, make_potential
 from gce.system.system import adapt
 from gce.system.uncertainty import certificate
-from gce.views.inspection import operator_spectrum
+from gce.views.report.details import operator_spectrum
 from small import system_episodes, untrained
 
 F, A = 3, 2

@@ -22,11 +22,18 @@ from gce.envs import Rope
 from gce.errors import InputError
 from gce.system.system import adapt
 from gce.views.explorer import server as serving
-from gce.views.explorer.jobs import Bench, Job, Stopped
-from gce.views.explorer.potentials import TRAINED, potentials_of, under_potential
-from gce.views.explorer.server import Explorer, Server
-from gce.views.explorer.workshop import Choice, check, described, prepare, pursue
-from gce.views.inspection import weights_along
+from gce.views.explorer.server import Bench, Explorer, Job, Server, Stopped
+from gce.views.explorer.workshop import (
+    TRAINED,
+    Choice,
+    check,
+    described,
+    potentials_of,
+    prepare,
+    pursue,
+    under_potential,
+)
+from gce.views.report.details import weights_along
 from small import system_episodes, untrained
 
 # ---- potentials ----

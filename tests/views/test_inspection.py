@@ -12,7 +12,7 @@ from gce.model.step import Stepper
 from gce.potentials import gibbs_weights
 from gce.system.system import adapt
 from gce.system.uncertainty import blocks
-from gce.views.inspection import fit_by_episodes, operator_spectrum, step_spectrum, weights_along
+from gce.views.report.details import fit_by_episodes, operator_spectrum, step_spectrum, weights_along
 from small import close, system_episodes, untrained
 
 
@@ -106,8 +106,8 @@ def test_bodies_and_networks_can_be_looked_into(world):
 
 def test_spectra_of_large_systems_are_left_out(adapted, monkeypatch):
     system, (episode, *_) = adapted
-    monkeypatch.setattr("gce.views.inspection.LARGEST", 4)
-    monkeypatch.setattr("gce.views.inspection.LARGEST_STATE", 16)
+    monkeypatch.setattr("gce.views.report.details.LARGEST", 4)
+    monkeypatch.setattr("gce.views.report.details.LARGEST_STATE", 16)
     assert len(operator_spectrum(system, np.zeros(system.graph.num_edges))) == 0
     assert len(step_spectrum(system, episode.observations[0].astype(float))) == 0
 

@@ -9,12 +9,9 @@ import tyro
 
 from gce.cli.control import Control
 from gce.cli.data import Data
-from gce.cli.demo import Demo
-from gce.cli.explore import Explore
-from gce.cli.learn import Adapt, Predict
-from gce.cli.report import Report
+from gce.cli.learn import Adapt, Predict, Train
+from gce.cli.pages import Demo, Explore, Report
 from gce.cli.reproduce import Reproduce
-from gce.cli.train import Train
 from gce.progress import in_words
 
 Command = (

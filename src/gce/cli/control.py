@@ -11,13 +11,21 @@ from typing import Any, Literal
 
 import tyro
 
-from gce.cli.labels import Labels, known_names
-from gce.cli.learn import find_model, others_of_group, told
-from gce.cli.own_plan import Own, own_of_folder, plan_own
-from gce.cli.problem_files import read_goal
-from gce.cli.run_files import write_run
+from gce.cli.common import (
+    Labels,
+    check_numbers,
+    episode_of,
+    find_model,
+    goal_at,
+    known_names,
+    others_of_group,
+    told,
+    units,
+    write_run,
+)
+from gce.cli.own_plan import Own, own_of_folder, plan_own, read_goal
 from gce.errors import InputError
-from gce.progress import progress
+from gce.progress import counted, progress
 
 FAR = 0.1
 """A predicted distance from the goal that a person should hear of, in standard deviations of each coordinate."""
@@ -84,12 +92,7 @@ class Control:
         from gce.envs import WORLDS
 
         torch.set_num_threads(1)
-        for name, lowest in (("adapt", 1), ("horizon", 1), ("feedback", 1), ("goal_step", 1), ("objects", 1)):
-            value = getattr(self, name)
-            if value is not None and value < lowest:
-                raise InputError(f"--{name.replace('_', '-')} is {value}, expected at least {lowest}")
-        if not 0 <= self.noise < float("inf"):
-            raise InputError(f"--noise is {self.noise}, expected a share of the units such as 0.05")
+        check_numbers(self, "adapt", "horizon", "feedback", "goal_step", "objects")
         if self.case is not None and self.what not in WORLDS:
             raise InputError(f"--case is of the grid world; {self.what} says by itself which grid it is of")
         if self.what in WORLDS:
@@ -119,32 +122,25 @@ class Control:
 
     def _drawn(self) -> dict[str, Any]:
         """A system drawn at random, recorded to adapt to, and a goal that recorded actions reach."""
-        import numpy as np
-
         from gce.envs import world_named
+        from gce.envs.recording import record_system
         from gce.model.files import load_model, shipped
         from gce.system.system import adapt
-        from gce.trajectory import Episode
 
         world = world_named(self.what)
         if self.case is not None:
-            env = real_grid(world, self.case, self.objects)
+            if not world.cases:
+                raise InputError(f"--case is a real grid; {world.world} has none: give the grid world")
+            if self.objects is not None:
+                raise InputError(f"{self.case} has a number of nodes of its own; leave --objects out")
+            env = world.of_case(self.case)
         else:
             env = world(objects=self.objects if self.objects is not None else world.object_range[1] + 1)
         env.reset(seed=self.seed)
         count = env.graph.num_nodes
         parameters, M = env.parameters, self.horizon or world.recipe.protocol.horizon
-        recorded = []
         with progress(f"recording {self.case or f'a {self.what} of {count}'}", self.adapt + 1, "episodes") as done:
-            for k in range(self.adapt + 1):
-                env.reset(
-                    seed=1000 * (self.seed + 1) + k,
-                    options={"parameters": parameters, "observation_noise": 0.0 if k == 0 else self.noise},
-                )
-                steps = max(M, 100)
-                observations, actions = env.run(env.excitation(np.random.default_rng([self.seed, k]), steps), steps)
-                recorded.append(Episode(env.graph, observations, actions, parameters=dataclasses.asdict(parameters)))
-                done(1)
+            recorded = record_system(env, self.seed, self.adapt + 1, max(M, 100), self.noise, counted(done))
         goal = world.default_goal(count) if self.goal is None else self._world_goal(env)
         if goal is None:
             goal = recorded[0].observations[M].astype(float)
@@ -162,23 +158,14 @@ class Control:
 
         with Dataset.open(Path(self.what)) as data:
             model = find_model(self.model, data)
-            if not 0 <= self.episode < len(data):
-                raise InputError(
-                    f"{self.what} has the episodes 0 to {len(data) - 1}, asked for {self.episode}; choose one of these"
-                )
-            episode = data[self.episode]
+            episode = episode_of(data, self.what, self.episode)
             others = [data[k] for k in others_of_group(data, self.episode, self.adapt)]
             _, low, high = control_limits(data, int(data.groups[self.episode]))
             world, names = data.world, known_names(data.metadata, episode.parameters)
         if self.noise:
-            unit = WORLDS[world].observation_std if world in WORLDS else model.observation_std.double().numpy()
-            rng = np.random.default_rng(self.seed)
-            others = [
-                dataclasses.replace(
-                    e, observations=e.observations + self.noise * unit * rng.standard_normal(e.observations.shape)
-                )
-                for e in others
-            ]
+            share, rng = self.noise * units(world, model), np.random.default_rng(self.seed)
+            noisy = [e.observations + share * rng.standard_normal(e.observations.shape) for e in others]
+            others = [dataclasses.replace(e, observations=o) for e, o in zip(others, noisy, strict=True)]
         if world not in WORLDS:
             system = adapt(model, others)
             return plan_own(Own(system, Labels.of(names, system), low, high, episode, others, episode.length), self)
@@ -192,14 +179,8 @@ class Control:
         if self.goal is not None:
             env.reset(seed=0, options={"parameters": episode.parameters})
             goal = self._world_goal(env)
-        elif default is not None:
-            goal = default
-        elif step <= episode.length:
-            goal = episode.observations[step].astype(float)
         else:
-            raise InputError(
-                f"the episode has {episode.length} steps, the goal is of step {step}; give an earlier --goal-step"
-            )
+            goal = goal_at(episode, step) if default is None else default
         led = episode.actions.astype(float) if self.goal is None and step == M else None
         return self._act(env, adapt(model, others), episode.parameters, goal, M, episode.seed or 0, others, led)
 
@@ -283,12 +264,3 @@ def _advise(answer: dict[str, Any]) -> None:
             "wider bounds or a smaller --action-cost may bring it nearer",
             file=sys.stderr,
         )
-
-
-def real_grid(world: Any, case: str, objects: int | None) -> Any:
-    """The environment of a real grid."""
-    if not world.cases:
-        raise InputError(f"--case is a real grid; {world.world} has none: give the grid world")
-    if objects is not None:
-        raise InputError(f"{case} has a number of nodes of its own; leave --objects out")
-    return world.of_case(case)

@@ -1,21 +1,136 @@
-"""`gce data ...`: data sets taken in, checked, replayed and shown."""
+"""`gce data ...`: data sets recorded, taken in, checked, replayed and shown."""
 
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar, Literal
 
 import tyro
 
-from gce.cli.record import RecordGrid, RecordRope, RecordSoft, RecordSwim
+from gce.cli.common import episode_of
 from gce.errors import InputError
 from gce.progress import counted, progress
 
 MEGABYTE = 1_000_000
+
+
+@dataclass(kw_only=True)
+class _Record:
+    """Record episodes of a world; an interrupted recording goes on when the same command is given again."""
+
+    world: ClassVar[str]
+    resumes: ClassVar[bool] = True
+
+    out: Path
+    """The file to write."""
+    episodes: int = 50_000
+    """How many episodes in all."""
+    objects: str = "5-9"
+    """How many objects a system has: a number, or a range such as 5-9."""
+    group_size: int = 25
+    """How many episodes of each physical system."""
+    steps: int = 100
+    """Steps of an episode."""
+    seed: int = 0
+    """Decides everything random; the same seed gives the same bytes for any number of workers."""
+    workers: int = 1
+    """Processes to share the work."""
+    shard: str = "0/1"
+    """Record only part i of n, as i/n with i from 0 to n-1; `gce data merge` joins the parts."""
+    observation_noise: float = 0.0
+    """Noise on what is observed, as a share of the world's units (0.1 is 10%)."""
+    process_noise: float = 0.0
+    """Noise on the state at each step, as a share of the world's units."""
+
+    def run(self) -> None:
+        objects, shard = self._objects(), parse_shard(self.shard)  # told before anything slow is imported
+        from gce.envs.recording import Recording, Shard, record
+
+        same = ("world", "episodes", "group_size", "seed", "steps", "observation_noise", "process_noise")
+        given = {name: getattr(self, name) for name in same}
+        recording = Recording(**given, objects=objects, settings=self._settings())
+        part = Shard(*shard)
+        total = sum(recording.episodes_of(g) for g in part.groups(recording))
+        with progress(f"recording {recording.world}", total) as done:
+            record(recording, self.out, workers=self.workers, shard=part, progress=done)
+        print(f"{self.out}: {total} episodes of {recording.world}", file=sys.stderr)
+
+    def _settings(self) -> dict[str, Any]:
+        return {}
+
+    def _objects(self) -> tuple[int, int]:
+        return parse_objects(self.objects)
+
+
+@dataclass(kw_only=True)
+class RecordRope(_Record):
+    """Record ropes: chains of masses whose top one is pushed along a rail."""
+
+    world = "rope"
+    episodes: int = 10_000
+
+
+@dataclass(kw_only=True)
+class RecordSoft(_Record):
+    """Record soft robots on a fixed foot."""
+
+    world = "soft"
+
+
+@dataclass(kw_only=True)
+class RecordSwim(_Record):
+    """Record soft robots that swim."""
+
+    world = "swim"
+
+
+@dataclass(kw_only=True)
+class RecordGrid(_Record):
+    """Record power grids, random or real."""
+
+    world = "grid"
+    episodes: int = 10_000
+    objects: str = "50-100"
+    group_size: int = 10
+    topology: Literal["erdos_renyi", "ring", "lattice", "meshed"] = "erdos_renyi"
+    """The graphs: random, cycles, 2D grids, or sparse ones that resemble transmission grids."""
+    case: str | None = None
+    """A real grid instead of random ones, such as case118 (extra `grid`); its number of nodes is its own."""
+
+    def _settings(self) -> dict[str, Any]:
+        return {"topology": self.case or self.topology}
+
+    def _objects(self) -> tuple[int, int]:
+        if self.case is None:
+            return parse_objects(self.objects)
+        from gce.envs.real_grids import case_parameters
+
+        nodes = case_parameters(self.case).num_nodes
+        return nodes, nodes
+
+
+def parse_objects(text: str) -> tuple[int, int]:
+    """'7' or '5-9'."""
+    found = re.fullmatch(r"(\d+)(?:-(\d+))?", text.strip())
+    if not found:
+        raise InputError(f"--objects is {text!r}, expected a number or a range such as 5-9")
+    low, high = int(found[1]), int(found[2] or found[1])
+    if not 1 <= low <= high:
+        raise InputError(f"--objects is {text!r}, expected at least 1 and the smaller number first, such as 5-9")
+    return low, high
+
+
+def parse_shard(text: str) -> tuple[int, int]:
+    """'i/n'."""
+    found = re.fullmatch(r"(\d+)/(\d+)", text.strip())
+    if not found:
+        raise InputError(f"--shard is {text!r}, expected i/n such as 0/4")
+    return int(found[1]), int(found[2])
 
 
 @dataclass
@@ -58,7 +173,7 @@ class Import:
         if not self.files:
             raise InputError("there is nothing to import; name a folder, or npz files with --world")
         if self.world is not None:
-            from gce.envs.replay import import_recordings
+            from gce.envs.recording import import_recordings
 
             with progress("importing", len(self.files), "files") as done:
                 count = import_recordings(self.files, self.world, self.out, done)
@@ -88,7 +203,7 @@ class Replay:
 
     def run(self) -> None:
         from gce import __version__
-        from gce.envs.replay import position_errors
+        from gce.envs.recording import position_errors
         from gce.trajectory import Dataset
 
         with Dataset.open(self.file) as data, progress("replaying", len(data)) as done:
@@ -160,11 +275,7 @@ class Show:
         from gce.views.plots import episode_frames, write_animation, write_strip
 
         with Dataset.open(self.file) as data:
-            if not 0 <= self.episode < len(data):
-                raise InputError(
-                    f"{self.file} has the episodes 0 to {len(data) - 1}, asked for {self.episode}; choose one of these"
-                )
-            episode, world = data[self.episode], data.world
+            episode, world = episode_of(data, self.file, self.episode), data.world
             rate = 1 / data.metadata.get("dt", 1 / 50)
         strip = self.out.suffix == ".png"
         steps = [round(k * episode.length / 7) for k in range(8)] if strip else list(range(episode.length + 1))

@@ -1,20 +1,155 @@
-"""`gce adapt` and `gce predict`."""
+"""`gce train`, `gce adapt` and `gce predict`."""
 
 from __future__ import annotations
 
-import json
-import math
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
 import tyro
 
-from gce.cli.labels import known_names
+from gce.cli.common import check_numbers, episode_of, find_model, known_names, others_of_group, told, units
 from gce.errors import InputError
+from gce.progress import progress
 
 Form = Literal["hom_mean", "hom", "dense", "tensor"]
+Potential = Literal["gaussian", "laplace", "vmf", "mlp", "constant"]
+
+
+@dataclass
+class Train:
+    """Train a model; a training that was stopped goes on when the same command is given again."""
+
+    resumes = True
+
+    world: tyro.conf.Positional[str]
+    """The world the data is of: rope, soft, swim or grid; `own` for data of no known world."""
+    data: Path
+    """A data set file."""
+    out: Path
+    """The folder for the model, its log and its checkpoint."""
+    form: Form = "hom_mean"
+    """Form of the operator."""
+    potential: Potential = "gaussian"
+    """Potential of the Gibbs weights."""
+    bandwidth: float = 2.0
+    """Hyper-parameter of the potential, where it has one."""
+    decoder: Literal["selection", "message_passing"] = "selection"
+    """How observations come back from features: they are among them, or a decoder finds them, as in the paper."""
+    iterations: int | None = None
+    """Steps of gradient descent; this and what says None is by default as the world's shipped model was trained."""
+    seed: int = 0
+    """Decides everything random: the same seed and data give the same model."""
+    network: bool = False
+    """Whether lines conduct, the first edge attribute saying how well: features of a network, whatever form, potential
+    and features say."""
+    memory: float = 0.0
+    """How many rows the systems trained on count for in the regression of a new one, such as 1e6; 0 for none. Only with
+    --network, and for systems that differ in nothing but what their attributes say."""
+    learning_rate: float | None = None
+    """Largest step size, usually 3e-3."""
+    schedule: Literal["cosine", "paper"] = "cosine"
+    """How the step size falls: along a cosine, or as in the paper."""
+    horizon: int | None = None
+    """Steps predicted in training at the end; it grows from 4."""
+    systems: int | None = None
+    """Systems an iteration works on; fewer for large graphs."""
+    fit_episodes: int | None = None
+    """Episodes of each that its operator is fitted on in training."""
+    fit_steps: int | None = None
+    """Steps of each of these episodes."""
+    rollouts: int | None = None
+    """Windows of each system that are predicted."""
+    patience: int = 0
+    """Stop after so many validations without progress; 0 never."""
+    features: int = 32
+    """Learned features of a node."""
+    validation: float = 0.05
+    """Share of the systems kept for validation or, of one or two systems, of their episodes."""
+    threads: int = 1
+    """Threads of PyTorch."""
+    device: str = "cpu"
+    """cpu, or cuda where there is one."""
+
+    def run(self) -> None:
+        import torch
+
+        from gce import __version__
+        from gce.model.files import save_model
+        from gce.training.learning import train
+        from gce.training.presets import training_for
+        from gce.trajectory import Dataset
+
+        if self.device != "cpu" and not torch.cuda.is_available():
+            raise InputError(f"--device is {self.device!r}, but PyTorch finds no GPU here; leave it at cpu")
+        if not 0 < self.validation < 1:
+            raise InputError(f"--validation is {self.validation}, expected a share between 0 and 1 such as 0.05")
+        names = ("systems", "fit_episodes", "fit_steps", "rollouts")
+        check_numbers(self, "iterations", "features", "threads", "horizon", *names)
+        given = {name: getattr(self, name) for name in ("schedule", "patience", "learning_rate", *names)}
+        learned = {
+            "form": self.form,
+            "potential": self.potential,
+            "potential_value": self.bandwidth,
+            "features": self.features,
+        }
+        model = {"decoder": self.decoder, "memory": self.memory, **({"network": True} if self.network else learned)}
+        iterations = self.iterations or training_for(self.world, model)["iterations"]
+        torch.set_num_threads(self.threads)
+        with Dataset.open(self.data) as data, progress(f"training {self.world}", iterations, "iterations") as done:
+            if (data.world or "own") != self.world:
+                raise InputError(
+                    f"{self.data} is of the world {data.world or 'own'}, not of {self.world}; name that one"
+                )
+
+            def tell(now: Any) -> None:
+                done(1)
+                self._board("loss", now.loss, now.iteration)
+                if now.validation is not None:
+                    self._board("validation", now.validation, now.iteration)
+                    told = f"iteration {now.iteration}: loss {now.loss:.4f}, validation {now.validation:.4f}"
+                    print(told, file=sys.stderr)
+
+            trained = train(
+                data,
+                iterations=iterations,
+                horizon=self.horizon,
+                seed=self.seed,
+                validation=self.validation,
+                folder=self.out,
+                device=self.device,
+                tell=tell,
+                start=done,
+                model=model,
+                training={name: value for name, value in given.items() if value is not None},
+            )
+        about = {
+            "command": "gce " + " ".join(sys.argv[1:]),
+            "data": data.metadata.get("recording", {"file": self.data.name}),
+            "seed": self.seed,
+            "version": __version__,
+            "seconds": round(trained.seconds, 1),
+            "validation_nrmse": trained.validation_nrmse,
+        }
+        save_model(trained.model, self.out, about)
+        print(
+            f"{self.out}: validation NRMSE {trained.validation_nrmse:.4f} after {trained.seconds:.0f} s; "
+            f"give it to the other commands with --model {self.out}",
+            file=sys.stderr,
+        )
+
+    @cached_property
+    def _board(self) -> Callable[[str, float, int], object]:
+        """Takes figures for TensorBoard, where it is installed; nothing is written before the first."""
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            return lambda name, value, iteration: None
+        add: Callable[[str, float, int], object] = SummaryWriter(str(self.out / "tensorboard")).add_scalar
+        return add
 
 
 @dataclass
@@ -41,8 +176,7 @@ class Adapt:
         with Dataset.open(self.file) as data:
             model = find_model(self.model, data)
             members = data.group(self.group).episodes
-            if self.episodes < 1:
-                raise InputError(f"--episodes is {self.episodes}, expected at least 1")
+            check_numbers(self, "episodes")
             chosen = members[: self.episodes]
             system = adapt(model, [data[int(k)] for k in chosen])
             about = own_about(data, self.group, chosen.tolist())
@@ -92,21 +226,14 @@ class Predict:
         torch.set_num_threads(1)
         if self.adapt < 1:
             raise InputError(f"--adapt is {self.adapt}, expected at least 1 episode")
-        if not 0 <= self.noise < float("inf"):
-            raise InputError(f"--noise is {self.noise}, expected a share of the units such as 0.05")
-        if self.seeds < 1:
-            raise InputError(f"--seeds is {self.seeds}, expected at least 1")
+        check_numbers(self, "seeds")
         with Dataset.open(self.file) as data:
             model = find_model(self.model, data, self.form is not None)
             if self.form is not None:
                 model = model.with_form(self.form)
-            if not 0 <= self.episode < len(data):
-                raise InputError(
-                    f"{self.file} has the episodes 0 to {len(data) - 1}, asked for {self.episode}; choose one of these"
-                )
-            others = others_of_group(data, self.episode, self.adapt)
-            episode, adapting = data[self.episode], [data[k] for k in others]
-            unit, names = _units(data, model), known_names(data.metadata, episode.parameters)
+            episode, others = episode_of(data, self.file, self.episode), others_of_group(data, self.episode, self.adapt)
+            adapting = [data[k] for k in others]
+            unit, names = units(data.world, model), known_names(data.metadata, episode.parameters)
         from gce.system.evaluation import prediction
 
         results = [
@@ -146,63 +273,3 @@ class Predict:
             for step, error in by_step.items():
                 when = "mean" if step == "mean" else f"at step {step}"
                 print(f"NRMSE {when}: {'the episode is shorter' if error is None else f'{error:.4g}'}")
-
-
-def told(answer: dict[str, Any]) -> str:
-    """An answer as JSON, which has no word for what is not finite: null."""
-
-    def known(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {name: known(entry) for name, entry in value.items()}
-        if isinstance(value, list):
-            return [known(entry) for entry in value]
-        return None if isinstance(value, float) and not math.isfinite(value) else value
-
-    return json.dumps(known(answer))
-
-
-def find_model(folder: Path | None, data: Any, forms: bool = False) -> Any:
-    """The model of a folder, or the one that comes with the package for the data's world.
-
-    forms: one whose form of the operator may be changed.
-    """
-    from gce.model.files import load_model, shipped
-
-    if folder is None and data.world is None:
-        raise InputError("the file is of no known world; name a model with --model")
-    model = load_model(folder if folder is not None else shipped(data.world if forms else _suited(data)))
-    if model.config.world != data.world:
-        raise InputError(
-            f"the model is of the world {model.config.world}, the data of {data.world}; give its own with --model"
-        )
-    return model
-
-
-def _suited(data: Any) -> str:
-    """The name of the shipped model for data of a world."""
-    from gce.envs import WORLDS
-
-    if data.world not in WORLDS:
-        return str(data.world)
-    settings = data.metadata.get("recording", {}).get("settings", {})
-    sizes = (data.group(int(group)).graph.num_nodes for group in set(data.groups.tolist()))
-    return WORLDS[data.world].model_for(settings, sizes)
-
-
-def others_of_group(data: Any, episode: int, count: int) -> list[int]:
-    """The episodes that follow in the same group, going round: so many, or all where there are fewer."""
-    members = data.group(int(data.groups[episode])).episodes.tolist()
-    place = members.index(episode)
-    others: list[int] = members[place + 1 :] + members[:place]
-    if not others:
-        raise InputError(f"episode {episode} is the only one of its system; there is no other to adapt to")
-    return others[:count]
-
-
-def _units(data: Any, model: Any) -> Any:
-    """What errors are measured in: the world's fixed units, or the training data's where there is no world."""
-    from gce.envs import WORLDS
-
-    if data.world in WORLDS:
-        return WORLDS[data.world].observation_std
-    return model.observation_std.double().numpy()

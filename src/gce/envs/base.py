@@ -23,13 +23,15 @@ from gce.envs.recipe import Recipe
 from gce.errors import InputError
 from gce.graphs.graph import Graph
 
-Policy = Callable[[int], Float[np.ndarray, "nodes action"]]
+Array = np.ndarray
+Policy = Callable[[int], Float[Array, "nodes action"]]
 """The actions of step t; it may look at the environment it acts on."""
+Picture = UInt8[Array, "height width 3"]
 
 OPTIONS = ("objects", "parameters", "observation_noise", "process_noise", "goal")
 
 
-class GraphEnv(gym.Env[GraphInstance, np.ndarray]):
+class GraphEnv(gym.Env[GraphInstance, Array]):
     """One system of interacting objects.
 
     observation: a graph instance; `nodes` is [nodes, coordinates], `edges` the relation type of each edge and
@@ -52,9 +54,9 @@ class GraphEnv(gym.Env[GraphInstance, np.ndarray]):
     observation_names: ClassVar[tuple[str, ...]]
     position_names: ClassVar[tuple[str, ...]]
     action_names: ClassVar[tuple[str, ...]]
-    observation_std: ClassVar[np.ndarray]
+    observation_std: ClassVar[Array]
     """Fixed units: what errors are measured in, and noise is a share of."""
-    action_std: ClassVar[np.ndarray]
+    action_std: ClassVar[Array]
     action_limit: ClassVar[float]
     action_weight: ClassVar[float]
     """The weight of squared actions in the reported cost."""
@@ -112,25 +114,20 @@ class GraphEnv(gym.Env[GraphInstance, np.ndarray]):
         """Put the simulator at the start of the system `self.parameters`."""
 
     @abstractmethod
-    def _advance(self, action: np.ndarray) -> None:
+    def _advance(self, action: Array) -> None:
         """Simulate one step."""
 
     @abstractmethod
-    def _observation(self) -> np.ndarray:
+    def _observation(self) -> Array:
         """The current observation, without noise."""
 
     @abstractmethod
-    def draw(
-        self,
-        observation: np.ndarray,
-        action: np.ndarray | None = None,
-        goal: np.ndarray | None = None,
-    ) -> UInt8[np.ndarray, "height width 3"]:
+    def draw(self, observation: Array, action: Array | None = None, goal: Array | None = None) -> Picture:
         """A picture of an observation of the current system, with the goal and the action."""
 
     @property
     @abstractmethod
-    def actuated(self) -> Bool[np.ndarray, " nodes"]:
+    def actuated(self) -> Bool[Array, " nodes"]:
         """Which nodes take an action."""
 
     @classmethod
@@ -170,22 +167,22 @@ class GraphEnv(gym.Env[GraphInstance, np.ndarray]):
     # ---- what a controller asks ----
 
     @property
-    def action_bounds(self) -> tuple[np.ndarray, np.ndarray]:
+    def action_bounds(self) -> tuple[Array, Array]:
         """(lowest, highest) action of every node, both 0 where a node is not actuated."""
         high = np.where(self.actuated[:, None], self.action_limit, 0.0) * np.ones(len(self.action_names))
         return -high, high
 
     @property
-    def positions(self) -> Bool[np.ndarray, " coordinates"]:
+    def positions(self) -> Bool[Array, " coordinates"]:
         """Which coordinates of an observation are positions."""
         return np.isin(self.observation_names, self.position_names)
 
     @classmethod
-    def default_goal(cls, num_nodes: int) -> Float[np.ndarray, "nodes coordinates"] | None:
+    def default_goal(cls, num_nodes: int) -> Float[Array, "nodes coordinates"] | None:
         """The goal unless another is given; None where that is an observation that recorded actions reach."""
         return None
 
-    def stage_cost(self, observation: np.ndarray, goal: np.ndarray, action: np.ndarray) -> float:
+    def stage_cost(self, observation: Array, goal: Array, action: Array) -> float:
         """|(o - goal) / std|^2 + action_weight |a / action std|^2, the reported cost of one step."""
         miss = (observation - goal) / self.observation_std
         effort = np.where(self.actuated[:, None], action, 0.0) / self.action_std
@@ -193,16 +190,16 @@ class GraphEnv(gym.Env[GraphInstance, np.ndarray]):
 
     def run_cost(
         self,
-        observations: Float[np.ndarray, "steps nodes coordinates"],
-        actions: Float[np.ndarray, "steps nodes action"],
-        goal: Float[np.ndarray, "nodes coordinates"],
+        observations: Float[Array, "steps nodes coordinates"],
+        actions: Float[Array, "steps nodes action"],
+        goal: Float[Array, "nodes coordinates"],
     ) -> float:
         """The stage costs of all steps, observations[t] being what actions[t] leads to."""
         miss = np.square((observations - goal) / self.observation_std).sum()
         return float(miss + self.action_weight * np.square(actions / self.action_std).sum())
 
     def extra_figures(
-        self, observations: Float[np.ndarray, "steps nodes coordinates"], goal: Float[np.ndarray, "nodes coordinates"]
+        self, observations: Float[Array, "steps nodes coordinates"], goal: Float[Array, "nodes coordinates"]
     ) -> dict[str, float]:
         """What is reported of a run in this world beside what is reported in all."""
         return {}
@@ -235,17 +232,17 @@ class GraphEnv(gym.Env[GraphInstance, np.ndarray]):
         self._begin()
         return self._instance(self.observe()), {"parameters": dataclasses.asdict(self.parameters)}
 
-    def step(self, action: np.ndarray) -> tuple[GraphInstance, float, bool, bool, dict[str, Any]]:
+    def step(self, action: Array) -> tuple[GraphInstance, float, bool, bool, dict[str, Any]]:
         self._action = self._check_action(action)
         self._advance(self._action)
         cost = 0.0 if self.goal is None else self.stage_cost(self._observation(), self.goal, self._action)
         return self._instance(self.observe()), -cost, False, False, {}
 
-    def observe(self) -> Float[np.ndarray, "nodes coordinates"]:
+    def observe(self) -> Float[Array, "nodes coordinates"]:
         """The current observation, with noise where it was asked for."""
         return self._noisy(self._observation())
 
-    def run(self, policy: Policy, steps: int) -> tuple[np.ndarray, np.ndarray]:
+    def run(self, policy: Policy, steps: int) -> tuple[Array, Array]:
         """Act for so many steps: observations [steps+1, nodes, coordinates] and actions [steps, nodes, action]."""
         observations, actions = [self._observation()], []
         for t in range(steps):
@@ -279,7 +276,7 @@ class GraphEnv(gym.Env[GraphInstance, np.ndarray]):
         limit = np.full((nodes, len(self.action_names)), self.action_limit)
         self.action_space = Box(-limit, limit, dtype=np.float64)
 
-    def _check_action(self, action: np.ndarray) -> np.ndarray:
+    def _check_action(self, action: Array) -> Array:
         action = np.asarray(action, dtype=np.float64)
         if action.shape != self.action_space.shape:
             raise InputError(f"the action has shape {action.shape}, expected {self.action_space.shape}: a row a node")
@@ -288,21 +285,21 @@ class GraphEnv(gym.Env[GraphInstance, np.ndarray]):
             raise InputError(f"the action of node {node} is not a finite number; give one within the bounds")
         return action
 
-    def _check_goal(self, goal: np.ndarray) -> np.ndarray:
+    def _check_goal(self, goal: Array) -> Array:
         goal = np.asarray(goal, dtype=np.float64)
         expected = (self.graph.num_nodes, len(self.observation_names))
         if goal.shape != expected or not np.isfinite(goal).all():
             raise InputError(f"the goal must be finite numbers of shape {expected}, got shape {goal.shape}")
         return goal
 
-    def _instance(self, observation: np.ndarray) -> GraphInstance:
+    def _instance(self, observation: Array) -> GraphInstance:
         return GraphInstance(
             nodes=observation,
             edges=self.graph.edge_type.copy(),
             edge_links=np.ascontiguousarray(self.graph.edge_index.T),
         )
 
-    def _noisy(self, observations: np.ndarray) -> np.ndarray:
+    def _noisy(self, observations: Array) -> Array:
         if self.observation_noise == 0:
             return observations
         noise = self.np_random.standard_normal(observations.shape)

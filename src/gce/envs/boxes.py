@@ -8,6 +8,7 @@ joint and the order in which joints are added are part of the physics.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,9 +19,9 @@ import pymunk
 from jaxtyping import Bool, Float, Int
 from pymunk.batch import BodyFields
 
-from gce.envs.base import check_choice
-from gce.envs.bodies import BodyEnv, BodyField
-from gce.envs.drawing import Canvas, Colour, blend
+from gce.envs.base import Policy, check_choice
+from gce.envs.parts import BodyEnv, BodyField, Canvas, Colour, blend
+from gce.envs.recipe import Pictures
 from gce.errors import InputError
 from gce.graphs.graph import Graph
 
@@ -44,10 +45,14 @@ DIRECTIONS = ((0, 0), (-1, 0), (1, 0), (0, -1), (0, 1), (-1, -1), (-1, 1), (1, -
 CELL_RANGE = (-4, 3)
 """Robots grow within these cells, in x and y."""
 
-# What the recipes of Soft and Swim share.
 PRESET = {"implicit": True, "linear_features": 0, "ridge": 1e-2}
-SINGLE_STEPS = {"iterations": 600, "horizon": 32, "fit_steps": 20, "free_running": False}
-COUNTS = {"slow": "slow_boxes"}
+RECIPE: dict[str, Any] = {
+    "unseen": (10, 14),
+    "pictures": Pictures(8),
+    "training": {"iterations": 600, "horizon": 32, "fit_steps": 20, "free_running": False},
+    "counts": {"slow": "slow_boxes"},
+}
+"""What the recipes of Soft and Swim share."""
 
 Cell = tuple[int, int]
 
@@ -130,9 +135,21 @@ class BoxEnv(BodyEnv):
 
     # ---- system ----
 
-    def _draw_springs(self, rng: np.random.Generator, boxes: list[tuple[int, int, int]]) -> BoxParameters:
+    @abstractmethod
+    def draw_action(self, rng: np.random.Generator, steps: int) -> Float[np.ndarray, " steps"]:
+        """The recorded actions of one actuated box."""
+
+    def excitation(self, rng: np.random.Generator, steps: int) -> Policy:
+        actions = np.zeros((steps, len(self.actuated), 1))
+        for k in np.flatnonzero(self.actuated):
+            actions[:, k, 0] = self.draw_action(rng, steps)
+        actions = actions.astype(np.float32).astype(np.float64)  # as stored, so that a replay is exact
+        return lambda t: actions[t]
+
+    def _draw_springs(self, rng: np.random.Generator, cells: Sequence[Cell], materials: list[int]) -> BoxParameters:
         stiffness = rng.uniform(*self.stiffness_range)
-        return BoxParameters(boxes=tuple(boxes), stiffness=stiffness, damping=stiffness / 20)
+        boxes = [(*cell, material) for cell, material in zip(cells, materials, strict=True)]
+        return BoxParameters(boxes, stiffness, damping=stiffness / 20)
 
     def build_graph(self, parameters: BoxParameters) -> Graph:
         cells, materials = parameters.cells, parameters.materials
@@ -214,7 +231,8 @@ class BoxEnv(BodyEnv):
     # ---- picture ----
 
     def draw(self, observation: np.ndarray, action: np.ndarray | None = None, goal: np.ndarray | None = None) -> Any:
-        low, high = self._window()
+        cells = self.parameters.cells
+        low, high = cells.min(axis=0) - self.margin, cells.max(axis=0) + self.margin
         canvas = Canvas(left=low[0], right=high[0], bottom=low[1], top=high[1])
         fills = (Canvas.ACTUATED, Canvas.SOFT, Canvas.RIGID, Canvas.FIXED)
         for k, material in enumerate(self.parameters.materials):
@@ -232,10 +250,6 @@ class BoxEnv(BodyEnv):
         middle = blend(Canvas.ACTUATED, Canvas.PAPER, 0.35)
         share = min(abs(action) / self.action_limit, 1.0)
         return blend(middle, (150, 30, 24) if action > 0 else (250, 214, 206), share)
-
-    def _window(self) -> tuple[np.ndarray, np.ndarray]:
-        cells = self.parameters.cells
-        return cells.min(axis=0) - self.margin, cells.max(axis=0) + self.margin
 
 
 def grow(rng: np.random.Generator, num_boxes: int, start: Cell) -> list[Cell]:
@@ -266,6 +280,15 @@ def draw_materials(rng: np.random.Generator, num_boxes: int) -> list[int]:
         materials = rng.choice([ACTUATED, SOFT, RIGID], size=num_boxes, p=[0.5, 0.25, 0.25])
         if np.count_nonzero(materials == ACTUATED) >= 2:
             return materials.tolist()
+
+
+def random_walk(rng: np.random.Generator, steps: int, reach: float, limit: float) -> np.ndarray:
+    """From 0, the first step taken already at t = 0, each uniform in +-reach, clipped to +-limit on the way."""
+    walk, value = np.empty(steps), 0.0
+    for t, step in enumerate(rng.uniform(-reach, reach, steps).tolist()):
+        value = min(max(value + step, -limit), limit)
+        walk[t] = value
+    return walk
 
 
 def _outline(box: np.ndarray) -> np.ndarray:

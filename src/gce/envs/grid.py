@@ -27,13 +27,15 @@ from gce.envs.grid_batch import (
     GridEquations,
     GridParameters,
 )
-from gce.envs.network import layout, link_colour, network_canvas, node_size, value_colour
+from gce.envs.parts import layout, link_colour, network_canvas, node_size, value_colour
 from gce.envs.real_grids import CASES, MESHED, case_parameters, check_case, draw_meshed
 from gce.envs.recipe import Pictures, Protocol, Recipe
 from gce.errors import InputError
 from gce.graphs.graph import Graph, erdos_renyi, lattice, ring
 
 __all__ = ["NODE_ATTRIBUTES", "GridBatch", "GridParameters", "PowerGrid"]
+
+Array = np.ndarray
 
 NODE_ATTRIBUTES = ("is_generator", "K", "M", "D", "q0", "total_susceptance", "stress", "offset")
 
@@ -119,10 +121,7 @@ class PowerGrid(GraphEnv):
     parameters: GridParameters
 
     def __init__(
-        self,
-        objects: int | tuple[int, int] = 50,
-        topology: str = "erdos_renyi",
-        render_mode: str | None = None,
+        self, objects: int | tuple[int, int] = 50, topology: str = "erdos_renyi", render_mode: str | None = None
     ) -> None:
         known = (*STRENGTH, MESHED, *CASES)
         if topology not in known:
@@ -131,7 +130,7 @@ class PowerGrid(GraphEnv):
         super().__init__(objects if self._case is None else self._case.num_nodes, render_mode)
         self.topology = topology
         self.settings = {"topology": topology}
-        self._drawn: tuple[GridParameters, np.ndarray] | None = None
+        self._drawn: tuple[GridParameters, Array] | None = None
 
     @classmethod
     def model_for(cls, settings: Mapping[str, Any], sizes: Iterable[int]) -> str:
@@ -165,7 +164,7 @@ class PowerGrid(GraphEnv):
         susceptance = np.exp(0.3 * rng.standard_normal(len(lines)))
         susceptance *= STRENGTH[self.topology] * n / (2 * susceptance.sum() if len(lines) else 1.0)
 
-        def around(value: float) -> np.ndarray:
+        def around(value: float) -> Array:
             return value * rng.uniform(0.8, 1.2, n)
 
         is_generator = np.zeros(n, bool)
@@ -201,7 +200,7 @@ class PowerGrid(GraphEnv):
         )
 
     @property
-    def actuated(self) -> Bool[np.ndarray, " nodes"]:
+    def actuated(self) -> Bool[Array, " nodes"]:
         return np.array(self.parameters.is_generator)
 
     def excitation(self, rng: np.random.Generator, steps: int) -> Policy:
@@ -214,20 +213,20 @@ class PowerGrid(GraphEnv):
         push[:, generators, 0] = np.take_along_axis(levels, np.arange(steps)[:, None] // holds, axis=0)
         return lambda t: push[t]
 
-    def stage_cost(self, observation: np.ndarray, goal: np.ndarray | None, action: np.ndarray) -> float:
+    def stage_cost(self, observation: Array, goal: Array | None, action: Array) -> float:
         """|v - goal v|^2 + 0.01 |u|^2 in p.u. with the clipped u; v = 1 is the goal where none is given."""
         reference = 1.0 if goal is None else goal[:, 0]
         u = np.clip(np.where(self.actuated[:, None], action, 0.0), -ACTION_LIMIT, ACTION_LIMIT)
         return float(np.sum((observation[:, 0] - reference) ** 2) + self.action_weight * np.sum(u**2))
 
-    def run_cost(self, observations: np.ndarray, actions: np.ndarray, goal: np.ndarray) -> float:
+    def run_cost(self, observations: Array, actions: Array, goal: Array) -> float:
         return float(sum(self.stage_cost(o, goal, a) for o, a in zip(observations, actions, strict=True)))
 
     @classmethod
-    def default_goal(cls, num_nodes: int) -> Float[np.ndarray, "nodes coordinates"]:
+    def default_goal(cls, num_nodes: int) -> Float[Array, "nodes coordinates"]:
         return np.tile([1.0, 0.0], (num_nodes, 1))
 
-    def extra_figures(self, observations: np.ndarray, goal: np.ndarray) -> dict[str, float]:
+    def extra_figures(self, observations: Array, goal: Array) -> dict[str, float]:
         """voltage_error: |v_M - goal v| / |v_0 - goal v|."""
         away = np.linalg.norm(observations[0, :, 0] - goal[:, 0])
         return {"voltage_error": float(np.linalg.norm(observations[-1, :, 0] - goal[:, 0]) / away)}
@@ -239,15 +238,13 @@ class PowerGrid(GraphEnv):
         # A spawned stream: the loads are the same for a seed whether the parameters were drawn or given.
         self._batch.reset(self.np_random.spawn(1), self.process_noise)
 
-    def _advance(self, action: np.ndarray) -> None:
+    def _advance(self, action: Array) -> None:
         self._batch.step(action[:, 0])
 
-    def _observation(self) -> np.ndarray:
+    def _observation(self) -> Array:
         return self._batch.observe()
 
-    def linearised(
-        self,
-    ) -> tuple[Float[np.ndarray, "states states"], Float[np.ndarray, "states nodes"], Float[np.ndarray, " states"]]:
+    def linearised(self) -> tuple[Float[Array, "states states"], Float[Array, "states nodes"], Float[Array, " states"]]:
         """(A, B, c) of x' = A x + B u + c, one step of x = [v; dv] linearised at v = 1, dv = u = 0.
 
         The stress and the offset are known, the load noise is 0. A column of B for every node, 0 at loads; the
@@ -273,7 +270,7 @@ class PowerGrid(GraphEnv):
 
     # ---- picture ----
 
-    def draw(self, observation: np.ndarray, action: np.ndarray | None = None, goal: np.ndarray | None = None) -> Any:
+    def draw(self, observation: Array, action: Array | None = None, goal: Array | None = None) -> Any:
         places = self._layout()
         canvas, size = network_canvas(), node_size(len(places))
         reference = np.ones(len(places)) if goal is None else goal[:, 0]
@@ -301,7 +298,7 @@ class PowerGrid(GraphEnv):
         canvas.text((0.94, 0.98), "+10%")
         return canvas.image()
 
-    def _layout(self) -> Float[np.ndarray, "nodes 2"]:
+    def _layout(self) -> Float[Array, "nodes 2"]:
         """Places in [-1, 1] x [-0.9, 0.9], the same at every call for a grid."""
         if self._drawn is None or self._drawn[0] is not self.parameters:
             lines = np.array(self.parameters.lines, np.int64).reshape(-1, 2)
@@ -309,7 +306,7 @@ class PowerGrid(GraphEnv):
         return self._drawn[1]
 
 
-def draw_lines(topology: str, num_nodes: int, rng: np.random.Generator) -> Int[np.ndarray, "lines 2"]:
+def draw_lines(topology: str, num_nodes: int, rng: np.random.Generator) -> Int[Array, "lines 2"]:
     """The lines of a random topology."""
     if topology == "ring":
         return ring(num_nodes)
@@ -348,7 +345,7 @@ def settles(grid: GridParameters) -> bool:
     return all(v is not None and np.linalg.eigvals(equations.slope(v).toarray()).real.max() < -MARGIN for v in at)
 
 
-def stress_factor(equations: GridEquations, stress: np.ndarray, offset: np.ndarray, target: float) -> float:
+def stress_factor(equations: GridEquations, stress: Array, offset: Array, target: float) -> float:
     """The factor on (stress, offset) whose equilibrium is `target` away from v = 1, rms."""
 
     def excess(factor: float) -> float:
@@ -366,5 +363,5 @@ def stress_factor(equations: GridEquations, stress: np.ndarray, offset: np.ndarr
     return factor
 
 
-def _centred(values: np.ndarray) -> np.ndarray:
+def _centred(values: Array) -> Array:
     return values - values.mean()

@@ -113,16 +113,14 @@ class GridParameters:
         nodes, pairs = self.num_nodes, np.array(self.lines, np.int64).reshape(-1, 2)
         if not any(self.is_generator):
             raise InputError("grid: is_generator names no generator; a grid needs at least one")
-        for name in PER_NODE:
-            if len(getattr(self, name)) != nodes:
-                raise InputError(f"grid: {name} has {len(getattr(self, name))} values for {nodes} nodes; give one each")
-        for name in ("shunt", "scale"):
-            if len(getattr(self, name)) not in (0, nodes):
-                raise InputError(f"grid: {name} has {len(getattr(self, name))} values for {nodes} nodes; give one each")
+        for name in (*PER_NODE, "shunt", "scale"):
+            count = len(getattr(self, name))
+            if count != nodes and (count or name not in WHERE_REAL):
+                raise InputError(f"grid: {name} has {count} values for {nodes} nodes; give one each")
         for name in ("susceptance", "back_susceptance"):
-            values = getattr(self, name)
-            if len(values) != len(pairs) and (name == "susceptance" or len(values)):
-                raise InputError(f"grid: {len(values)} {name} values for {len(pairs)} lines; give one each")
+            count = len(getattr(self, name))
+            if count != len(pairs) and (count or name not in WHERE_REAL):
+                raise InputError(f"grid: {count} {name} values for {len(pairs)} lines; give one each")
         for i, j in pairs[((pairs < 0) | (pairs >= nodes)).any(axis=1)]:
             raise InputError(f"grid: a line joins nodes {i} and {j} but there are {nodes} nodes, numbered from 0")
         if len(np.unique(np.sort(pairs, axis=1), axis=0)) != len(pairs) or (pairs[:, 0] == pairs[:, 1]).any():

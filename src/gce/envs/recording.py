@@ -1,5 +1,8 @@
 """Recording: worlds and their action generators into data set files, in parallel, in shards, and again after a stop.
 
+Recordings made elsewhere are taken in, and any are replayed: recorded actions are simulated again, to see that data and
+simulator agree.
+
 A recording is a list of groups (physical systems), each with its own seeds derived from the recording's seed and the
 group's number. So a group is the same whoever records it, and a file has the same bytes for any number of workers
 and any division into shards. Work is kept in parts of a few groups beside the output file until all are there.
@@ -23,12 +26,12 @@ from typing import Any
 
 import numpy as np
 
-from gce.envs import world_named
-from gce.errors import InputError
-from gce.trajectory import Dataset, Limits, Writer
+from gce.envs import GraphEnv, world_named
+from gce.errors import InputError, said_of
+from gce.trajectory import Dataset, Episode, Limits, Writer
 
 Progress = Callable[[int], None]
-"""Told how many more episodes are done."""
+"""Told how many more episodes, or files, are done."""
 
 EPISODES_PER_PART = 250
 
@@ -108,6 +111,21 @@ def record_groups(recording: Recording, groups: Iterable[int], writer: Writer) -
             policy = env.excitation(np.random.default_rng([seed, 1]), recording.steps)
             observations, actions = env.run(policy, recording.steps)
             writer.add_episode(number, observations, actions, seed=seed)
+
+
+def record_system(
+    env: GraphEnv, seed: int, count: int, steps: int, noise: float = 0.0, tell: Progress = lambda episodes: None
+) -> list[Episode]:
+    """Episodes of an environment's system, with noise on what is observed but in the first; tells how many are done."""
+    parameters, recorded = env.parameters, []
+    for k in range(count):
+        tell(k)
+        options = {"parameters": parameters, "observation_noise": noise if k else 0.0}
+        env.reset(seed=1000 * (seed + 1) + k, options=options)
+        observations, actions = env.run(env.excitation(np.random.default_rng([seed, k]), steps), steps)
+        recorded.append(Episode(env.graph, observations, actions, parameters=dataclasses.asdict(parameters)))
+    tell(count)
+    return recorded
 
 
 def record(
@@ -200,6 +218,92 @@ def concatenate(
                         numbers[group], episode.observations, episode.actions, episode.exogenous, episode.seed
                     )
                 progress(len(data))
+
+
+def replay_episode(env: GraphEnv, episode: Episode, options: dict[str, Any]) -> np.ndarray:
+    """The observations that an episode's actions, unclipped, lead to from its recorded parameters."""
+    env.reset(seed=episode.seed or 0, options={"parameters": episode.parameters, **options})
+    if env.graph.num_nodes != episode.num_nodes:
+        raise InputError(f"the episode has {episode.num_nodes} nodes, its parameters give {env.graph.num_nodes}")
+    actions = episode.actions.astype(np.float64)
+    observations, _ = env.run(lambda t: actions[t], episode.length)
+    return observations
+
+
+def position_errors(
+    data: Dataset, until: Sequence[int] = (10, 50, 100), progress: Progress = lambda episodes: None
+) -> dict[int, float]:
+    """The largest position error over all episodes of a data set, up to each of some steps."""
+    if data.world is None:
+        raise InputError(
+            "the file does not say which world it was recorded in, so it cannot be replayed; give one that "
+            "`gce data` recorded"
+        )
+    env = world_named(data.world)()
+    recording = data.metadata.get("recording", {})
+    noise = {name: recording.get(name, 0.0) for name in ("observation_noise", "process_noise")}
+    worst = dict.fromkeys(until, 0.0)
+    for episode in data:
+        wrong = np.abs(replay_episode(env, episode, noise) - episode.observations)[..., env.positions]
+        by_step = np.maximum.accumulate(wrong.max(axis=(1, 2)))
+        for step in until:
+            worst[step] = max(worst[step], float(by_step[min(step, episode.length)]))
+        progress(1)
+    return worst
+
+
+def import_recordings(
+    files: Sequence[Path | str], world: str, out: Path | str, progress: Progress = lambda files: None
+) -> int:
+    """Recordings of one world as npz, one group a file, into a data set file; returns the number of episodes.
+
+    A file holds `observations` [episodes, T+1, nodes, coordinates] and `actions` [episodes, T or T+1, nodes, action]
+    in physical units (a last action that leads nowhere is dropped), the world's parameters by name, and optionally
+    `relation_type` [nodes, nodes] (receiver, sender), which must be the world's.
+    """
+    env = world_named(world)()
+    count = 0
+    metadata = {**env.describe(), "seed": None, "imported": [Path(file).name for file in files]}
+    with Writer(out, metadata, np.float64) as writer:
+        for file in files:
+            arrays = _load(Path(file))
+            names = [field.name for field in dataclasses.fields(env.Parameters)]
+            missing = [name for name in ("observations", "actions", *names) if name not in arrays]
+            if missing:
+                raise InputError(f"{file} has no {', '.join(missing)}; it holds {', '.join(arrays) or 'nothing'}")
+            with said_of(file):
+                env.reset(seed=0, options={"parameters": {name: arrays[name].tolist() for name in names}})
+            relations = arrays.get("relation_type")
+            if relations is not None and not np.array_equal(relations, env.graph.relations()):
+                raise InputError(
+                    f"{file}: relation_type is not that of a {world} with these parameters; correct one of the two"
+                )
+            observations, actions = arrays["observations"].astype(float), arrays["actions"].astype(float)
+            if observations.ndim != 4 or actions.ndim != 4 or len(observations) != len(actions):
+                raise InputError(
+                    f"{file}: observations have shape {observations.shape} and actions {actions.shape}; expected "
+                    "[episodes, steps, nodes, coordinates] for both"
+                )
+            if actions.shape[1] == observations.shape[1]:
+                actions = actions[:, :-1]
+            group = writer.add_group(env.graph, dataclasses.asdict(env.parameters))
+            with said_of(file):
+                for seen, acted in zip(observations, actions, strict=True):
+                    writer.add_episode(group, seen, acted)
+            count += len(observations)
+            progress(1)
+    return count
+
+
+def _load(path: Path) -> dict[str, np.ndarray]:
+    if not path.is_file():
+        raise InputError(f"{path} is not a file; name npz files")
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            return {name: archive[name] for name in archive.files}
+    except (ValueError, OSError, EOFError, AttributeError) as error:
+        cause = str(error).splitlines()[0]
+        raise InputError(f"{path} is not an npz file of plain arrays: {cause}; write it with numpy.savez") from None
 
 
 # ---- parts ----

@@ -10,8 +10,7 @@ import pymunk
 from jaxtyping import Bool
 
 from gce.envs.base import Policy, check_choice
-from gce.envs.bodies import BodyEnv
-from gce.envs.drawing import Canvas
+from gce.envs.parts import BodyEnv, Canvas
 from gce.envs.recipe import Pictures, Protocol, Recipe
 from gce.errors import InputError
 from gce.graphs.graph import Graph

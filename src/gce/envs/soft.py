@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
+from jaxtyping import Float
 
-from gce.envs.base import Policy
-from gce.envs.boxes import COUNTS, FIXED, PRESET, SINGLE_STEPS, BoxEnv, BoxParameters, draw_materials, grow
-from gce.envs.recipe import Pictures, Protocol, Recipe
+from gce.envs.boxes import FIXED, PRESET, RECIPE, BoxEnv, BoxParameters, draw_materials, grow, random_walk
+from gce.envs.recipe import Protocol, Recipe
 from gce.errors import InputError
 
 GROUND = (0, -4)
@@ -41,34 +41,17 @@ class Soft(BoxEnv):
     recipe = Recipe(
         # Recorded forces change by up to 200 N a step: beyond half of that plans shake what no model predicts.
         protocol=Protocol(64, 32, 3e-3, 1.0, 1e-2, change_cost=2.0, rate=100.0),
-        unseen=(10, 14),
         offered=(3, 20),
-        pictures=Pictures(8),
         model=PRESET,
-        training=SINGLE_STEPS,
-        counts=COUNTS,
         repeats=5e-3,
+        **RECIPE,
     )
 
     def draw_parameters(self, rng: np.random.Generator, num_objects: int) -> BoxParameters:
         if num_objects < 3:
             raise InputError(f"soft: {num_objects} objects are too few; it needs the foot and two actuated boxes")
         cells = grow(rng, num_objects, GROUND)
-        materials = [FIXED, *draw_materials(rng, num_objects - 1)]
-        return self._draw_springs(rng, [(*cell, material) for cell, material in zip(cells, materials, strict=True)])
+        return self._draw_springs(rng, cells, [FIXED, *draw_materials(rng, num_objects - 1)])
 
-    def excitation(self, rng: np.random.Generator, steps: int) -> Policy:
-        actions = np.zeros((steps, len(self.actuated), 1))
-        for k in np.flatnonzero(self.actuated):
-            actions[:, k, 0] = random_walk(rng, steps, 200.0, self.action_limit)
-        actions = actions.astype(np.float32).astype(np.float64)  # as stored, so that a replay is exact
-        return lambda t: actions[t]
-
-
-def random_walk(rng: np.random.Generator, steps: int, reach: float, limit: float) -> np.ndarray:
-    """From 0, the first step taken already at t = 0, each uniform in +-reach, clipped to +-limit on the way."""
-    walk, value = np.empty(steps), 0.0
-    for t, step in enumerate(rng.uniform(-reach, reach, steps).tolist()):
-        value = min(max(value + step, -limit), limit)
-        walk[t] = value
-    return walk
+    def draw_action(self, rng: np.random.Generator, steps: int) -> Float[np.ndarray, " steps"]:
+        return random_walk(rng, steps, 200.0, self.action_limit)

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Float, Int
 
-from gce.envs.base import Policy
 from gce.envs.boxes import (
     ACTUATED,
-    COUNTS,
     OUTWARD,
     PRESET,
+    RECIPE,
     RIGID,
     SIDES,
-    SINGLE_STEPS,
     SOFT,
     BoxEnv,
     BoxParameters,
+    Cell,
     draw_materials,
     grow,
+    random_walk,
 )
-from gce.envs.recipe import Pictures, Protocol, Recipe
-from gce.envs.soft import random_walk
+from gce.envs.recipe import Protocol, Recipe
 
 WATER = 50.0
 
@@ -67,27 +66,25 @@ class Swim(BoxEnv):
     recipe = Recipe(
         # What water does to a swimmer bends with the actions: the last digits of a plan take long, and change nothing.
         protocol=Protocol(64, 32, 3e-3, 1.0, 3e-2, tolerance=1e-3),
-        unseen=(10, 14),
         offered=(4, 20),
-        pictures=Pictures(8),
         model={**PRESET, "drag": True},
-        training=SINGLE_STEPS,
-        counts=COUNTS,
+        **RECIPE,
     )
 
     def draw_parameters(self, rng: np.random.Generator, num_objects: int) -> BoxParameters:
         if num_objects in GLIDERS:
-            return self._draw_springs(rng, draw_glider(rng, num_objects))
+            return self._draw_springs(rng, *draw_glider(rng, num_objects))
         cells = grow(rng, num_objects, (int(rng.integers(-4, 4)), int(rng.integers(-4, 4))))
-        materials = draw_materials(rng, num_objects)
-        return self._draw_springs(rng, [(*cell, material) for cell, material in zip(cells, materials, strict=True)])
+        return self._draw_springs(rng, cells, draw_materials(rng, num_objects))
 
-    def excitation(self, rng: np.random.Generator, steps: int) -> Policy:
-        actions = np.zeros((steps, len(self.actuated), 1))
-        for k in np.flatnonzero(self.actuated):
-            actions[:, k, 0] = _swimming_action(rng, steps, self.action_limit)
-        actions = actions.astype(np.float32).astype(np.float64)  # as stored, so that a replay is exact
-        return lambda t: actions[t]
+    def draw_action(self, rng: np.random.Generator, steps: int) -> Float[np.ndarray, " steps"]:
+        kind, limit = rng.random(), self.action_limit
+        if kind < 0.3:
+            return random_walk(rng, steps, 250.0, limit)
+        if kind < 0.6:
+            return rng.uniform(-limit, limit, steps)
+        period, phase = rng.uniform(1, 2.5), rng.uniform(0, 2 * np.pi)
+        return np.sin(np.arange(steps) / period + phase) * rng.uniform(limit / 2, limit, steps)
 
     # ---- physics ----
 
@@ -132,7 +129,7 @@ def outer_sides(parameters: BoxParameters) -> Int[np.ndarray, "sides 3"]:
     return np.array(found, dtype=np.int64).reshape(-1, 3)
 
 
-def draw_glider(rng: np.random.Generator, num_boxes: int) -> list[tuple[int, int, int]]:
+def draw_glider(rng: np.random.Generator, num_boxes: int) -> tuple[list[Cell], list[int]]:
     """Columns of boxes, heights and offsets mirrored about the middle, materials drawn by place in the column."""
     choices = GLIDERS[num_boxes]
     heights = choices[rng.integers(len(choices))]
@@ -150,24 +147,11 @@ def draw_glider(rng: np.random.Generator, num_boxes: int) -> list[tuple[int, int
         if materials.count(ACTUATED) >= 2:
             break
     flip_x, flip_y, swap = rng.integers(0, 2, 3)
-    boxes = []
-    for (x, y), material in zip(cells, materials, strict=True):
-        x, y = (-x if flip_x else x), (-y if flip_y else y)
-        boxes.append((y, x, material) if swap else (x, y, material))
-    return boxes
+    turned = [(-x if flip_x else x, -y if flip_y else y) for x, y in cells]
+    return [(y, x) if swap else (x, y) for x, y in turned], materials
 
 
 def _place(level: int, height: int) -> tuple[float, float, float]:
     if height == 1:
         return ALONE
     return FIRST if level == 0 else LAST if level == height - 1 else BETWEEN
-
-
-def _swimming_action(rng: np.random.Generator, steps: int, limit: float) -> np.ndarray:
-    kind = rng.random()
-    if kind < 0.3:
-        return random_walk(rng, steps, 250.0, limit)
-    if kind < 0.6:
-        return rng.uniform(-limit, limit, steps)
-    period, phase = rng.uniform(1, 2.5), rng.uniform(0, 2 * np.pi)
-    return np.sin(np.arange(steps) / period + phase) * rng.uniform(limit / 2, limit, steps)

@@ -47,7 +47,7 @@ class Regressor:
     # ---- parameters ----
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in inspect.signature(type(self)).parameters}
+        return self._chosen(*inspect.signature(type(self)).parameters)
 
     def set_params(self, **parameters: Any) -> Regressor:
         known = self.get_params()
@@ -78,6 +78,7 @@ class Regressor:
         edge_index, groups, system: as in `Dataset.from_arrays`. Without edge_index trajectories are [T+1, d] and
         actions [T, a], of a system that is one object.
         """
+        from gce.model.files import load_model
         from gce.system.system import adapt
         from gce.training.learning import train
         from gce.training.preparation import prepare
@@ -85,27 +86,14 @@ class Regressor:
 
         self._alone = edge_index is None
         data = self._data(X, u, edge_index, groups, system)
-        shape = {
-            "form": self.form,
-            "potential": self.potential,
-            "potential_value": self.bandwidth,
-            "features": self.features,
-            "ridge": self.ridge,
-        }
+        shape = {"potential_value": self.bandwidth, **self._chosen("form", "potential", "features", "ridge")}
         self.validation_nrmse_: float | None = None
         if self.model is not None:
-            self.model_ = self._given()
+            self.model_ = load_model(self.model) if isinstance(self.model, str | Path) else self.model
         elif self.iterations == 0:
             self.model_ = prepare(config_for(data, **shape), data, self.seed).eval()
         else:
-            trained = train(
-                data,
-                iterations=self.iterations,
-                horizon=self.horizon,
-                seed=self.seed,
-                validation=self.validation,
-                model=shape,
-            )
+            trained = train(data, model=shape, **self._chosen("iterations", "horizon", "seed", "validation"))
             self.model_, self.validation_nrmse_ = trained.model, trained.validation_nrmse
         names = list(dict.fromkeys(groups)) if groups is not None else [0]
         self.systems_ = {
@@ -152,7 +140,8 @@ class Regressor:
         r2 = np.where(moving, 1 - wrong / np.where(moving, spread, 1), np.where(wrong > 0, 0.0, 1.0))
         return float(np.nan_to_num(r2.mean(), nan=-np.inf))
 
-    # ---- inside ----
+    def _chosen(self, *names: str) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in names}
 
     def _data(self, X: Any, u: Any, edge_index: Any, groups: Any, system: dict[str, Any]) -> Dataset:
         if self._alone:
@@ -166,13 +155,6 @@ class Regressor:
             u = None if u is None else [np.asarray(a)[:, None] for a in u]
             edge_index = np.zeros((2, 0), np.int64)
         return Dataset.from_arrays(X, u, edge_index, groups=groups, dt=self.dt, **system)
-
-    def _given(self) -> Any:
-        if isinstance(self.model, str | Path):
-            from gce.model.files import load_model
-
-            return load_model(self.model)
-        return self.model
 
     def _lifted(self, values: Any, observation: int) -> np.ndarray:
         """Of one object: with an axis for it before the last one."""

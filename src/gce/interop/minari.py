@@ -14,16 +14,12 @@ from gce.trajectory import Dataset, Episode
 if TYPE_CHECKING:
     from minari import MinariDataset
 
-Reward = Callable[[Episode], Float[np.ndarray, " steps"]]
+Array = np.ndarray
+Reward = Callable[[Episode], Float[Array, " steps"]]
 
 
 def export(
-    dataset: Dataset,
-    dataset_id: str,
-    *,
-    max_nodes: int | None = None,
-    reward: Reward | None = None,
-    **about: Any,
+    dataset: Dataset, dataset_id: str, *, max_nodes: int | None = None, reward: Reward | None = None, **about: Any
 ) -> MinariDataset:
     """Write a Minari data set called `dataset_id`, such as "own/tanks-v0", where Minari keeps its data sets.
 
@@ -84,7 +80,7 @@ def export(
         raise InputError(f"Minari does not write {dataset_id!r}: {error}") from None
 
 
-def padded(episode: Episode, size: int) -> dict[str, np.ndarray]:
+def padded(episode: Episode, size: int) -> dict[str, Array]:
     """The observations of an episode as `PaddedEnv` gives them, [T+1, ...] each."""
     count, steps = episode.num_nodes, episode.length + 1
     relations = np.full((size, size), -1, np.int16)
@@ -97,12 +93,12 @@ def padded(episode: Episode, size: int) -> dict[str, np.ndarray]:
     }
 
 
-def _pad(values: np.ndarray, size: int) -> np.ndarray:
+def _pad(values: Array, size: int) -> Array:
     """Zeros for nodes that are not there, on the second axis."""
     return np.pad(values, ((0, 0), (0, size - values.shape[1]), (0, 0)))
 
 
-def _action_range(dataset: Dataset) -> tuple[np.ndarray, np.ndarray]:
+def _action_range(dataset: Dataset) -> tuple[Array, Array]:
     """The lowest and the highest action of any node, recorded or allowed."""
     low, high = [], []
     for episode in dataset:

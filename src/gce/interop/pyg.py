@@ -14,6 +14,10 @@ from gce.trajectory import Dataset, Episode
 if TYPE_CHECKING:
     from torch_geometric.data import Data
 
+SAME = ("edge_type", "node_type", "node_attributes", "tied")
+GRAPH = {"edge_attr": "edge_attributes", **{name: name for name in SAME}}
+"""What `Data` calls the arrays of a graph beside edge_index, and what `Graph` does."""
+
 
 def to_steps(episode: Episode) -> list[Data]:
     """One `Data` a step: x (observation), action, y (next observation) and exogenous, [nodes, ...] each.
@@ -21,17 +25,10 @@ def to_steps(episode: Episode) -> list[Data]:
     All steps share the tensors of the graph: edge_index, edge_type, edge_attr, node_type, node_attributes.
     """
     torch, make = _torch(), _maker(episode.graph)
-    observations, actions = torch.as_tensor(episode.observations), torch.as_tensor(episode.actions)
-    known = None if episode.exogenous is None else torch.as_tensor(episode.exogenous)
-    return [
-        make(
-            x=observations[t],
-            action=actions[t],
-            y=observations[t + 1],
-            **({} if known is None else {"exogenous": known[t]}),
-        )
-        for t in range(episode.length)
-    ]
+    parts = {"x": episode.observations, "action": episode.actions, "y": episode.observations[1:]}
+    parts |= {} if episode.exogenous is None else {"exogenous": episode.exogenous}
+    tensors = {name: torch.as_tensor(part) for name, part in parts.items()}
+    return [make(**{name: tensor[t] for name, tensor in tensors.items()}) for t in range(episode.length)]
 
 
 def from_steps(steps: Sequence[Data]) -> Episode:
@@ -45,7 +42,7 @@ def from_steps(steps: Sequence[Data]) -> Episode:
     for t in range(len(steps) - 1):
         if steps[t].x.shape != steps[t + 1].x.shape or not bool((steps[t].y == steps[t + 1].x).all()):
             raise InputError(f"y of step {t} is not x of step {t + 1}; give the steps of one episode, in order")
-        if steps[t + 1].edge_index is not steps[0].edge_index and not _same(steps[0], steps[t + 1]):
+        if not _torch().equal(steps[t + 1].edge_index, steps[0].edge_index):
             raise InputError(f"step {t + 1} has another graph than step 0; the graph of a system does not change")
     return Episode(
         graph=_graph(steps[0]),
@@ -69,9 +66,8 @@ def to_temporal(episode: Episode) -> Data:
 def from_temporal(data: Data) -> Episode:
     """An episode from a `Data` with time in its tensors, as `to_temporal` makes it; without `action` there are none."""
     _require([data], ("x", "edge_index"))
-    if data.x is None or data.x.ndim != 3:
-        found = None if data.x is None else tuple(data.x.shape)
-        raise InputError(f"x has shape {found}, expected [nodes, T+1, coordinates]")
+    if data.x.ndim != 3:
+        raise InputError(f"x has shape {tuple(data.x.shape)}, expected [nodes, T+1, coordinates]")
     nodes, steps = data.x.shape[0], data.x.shape[1] - 1
 
     def over_time(name: str, otherwise: Any) -> Any:
@@ -96,9 +92,6 @@ def dataset_to_pyg(dataset: Dataset) -> list[Data]:
     return found
 
 
-# ---- inside ----
-
-
 def _torch() -> Any:
     try:
         import torch
@@ -113,31 +106,14 @@ def _maker(graph: Graph) -> Any:
     from torch_geometric.data import Data
 
     torch = _torch()
-    shared = {
-        "edge_index": torch.as_tensor(graph.edge_index),
-        "edge_type": torch.as_tensor(graph.edge_type),
-        "edge_attr": torch.as_tensor(graph.edge_attributes),
-        "node_type": torch.as_tensor(graph.node_type),
-        "node_attributes": torch.as_tensor(graph.node_attributes),
-        "num_nodes": graph.num_nodes,
-    }
-    if graph.tied is not None:
-        shared["tied"] = torch.as_tensor(graph.tied)
-    return lambda **tensors: Data(**tensors, **shared)
+    arrays = {"edge_index": graph.edge_index, **{key: getattr(graph, name) for key, name in GRAPH.items()}}
+    shared = {key: torch.as_tensor(array) for key, array in arrays.items() if array is not None}
+    return lambda **tensors: Data(**tensors, num_nodes=graph.num_nodes, **shared)
 
 
 def _graph(data: Data) -> Graph:
-    options = {
-        option: value.detach().cpu().numpy()
-        for key, option in (
-            ("edge_type", "edge_type"),
-            ("edge_attr", "edge_attributes"),
-            ("node_type", "node_type"),
-            ("node_attributes", "node_attributes"),
-            ("tied", "tied"),
-        )
-        if (value := getattr(data, key, None)) is not None
-    }
+    tensors = {name: getattr(data, key, None) for key, name in GRAPH.items()}
+    options = {name: tensor.detach().cpu().numpy() for name, tensor in tensors.items() if tensor is not None}
     edges = data.edge_index
     assert edges is not None
     return Graph.from_edges(len(data.x), edges.detach().cpu().numpy().T, **options)
@@ -148,10 +124,6 @@ def _require(steps: Sequence[Data], names: tuple[str, ...]) -> None:
         missing = [name for name in names if getattr(data, name, None) is None]
         if missing:
             raise InputError(f"Data {t} has no {missing[0]}; it has {', '.join(data.keys())}")
-
-
-def _same(first: Data, other: Data) -> bool:
-    return first.edge_index.shape == other.edge_index.shape and bool((first.edge_index == other.edge_index).all())
 
 
 def _stacked(name: str, steps: Sequence[Data], otherwise: Any) -> Any:

@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from gce.envs import world_named
-from gce.envs.replay import import_recordings
+from gce.envs.recording import import_recordings
 from gce.metrics import nrmse
 from gce.reproduce import paper
 from gce.reproduce.cells import Cell

@@ -1,8 +1,7 @@
 """Recorded motion of many objects: episodes, data sets, normalisation, windows, and the file they live in."""
 
 from gce.trajectory.dataset import Dataset, Group
-from gce.trajectory.episode import Episode, Limits, Sizes, check_one_system, control_limits
-from gce.trajectory.normalisation import Normalisation
+from gce.trajectory.episode import Episode, Limits, Normalisation, Sizes, check_one_system, control_limits
 from gce.trajectory.storage import Writer, check_file
 
 __all__ = [

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gce.errors import InputError
+from gce.errors import InputError, said_of
 from gce.graphs.graph import Graph
 from gce.trajectory.episode import Episode, Limits, check_arrays
 
@@ -15,20 +15,15 @@ from gce.trajectory.episode import Episode, Limits, check_arrays
 def episodes_from_arrays(
     observations: Any,
     actions: Any,
-    edge_index: Any,
-    *,
-    groups: Sequence[Hashable] | None,
-    edge_type: Any,
-    node_type: Any,
-    edge_attributes: Any,
-    node_attributes: Any,
     exogenous: Any,
-    actuated: Any,
-    action_bounds: tuple[Any, Any] | None,
+    groups: Sequence[Hashable] | None,
     undirected: bool,
-    node_names: Any,
+    systems: dict[str, tuple[Any, int]],
 ) -> tuple[list[Episode], list[int]]:
-    """Episodes and the number of the system of each; see `Dataset.from_arrays`."""
+    """Episodes and the number of the system of each; see `Dataset.from_arrays`.
+
+    systems: what describes one, by name: a value for all or a list with one an episode, and how many axes that has.
+    """
     seen = _episodes("observations", observations, ("T+1", "nodes", "coordinates"))
     count = len(seen)
     shapes = [(len(o) - 1, o.shape[1], 0) for o in seen]
@@ -36,20 +31,7 @@ def episodes_from_arrays(
     if actions is not None:
         acted = _episodes("actions", actions, ("T", "nodes", "action coordinates"), count)
     known = _episodes("exogenous", exogenous, ("T", "nodes", "inputs"), count) if exogenous is not None else None
-    per_episode = {
-        name: _each(name, value, rank, count)
-        for name, value, rank in (
-            ("edge_index", edge_index, 2),
-            ("edge_type", edge_type, 1),
-            ("node_type", node_type, 1),
-            ("edge_attributes", edge_attributes, 2),
-            ("node_attributes", node_attributes, 2),
-            ("node_names", node_names, 1),
-            ("actuated", actuated, 1),
-            ("the lowest action", None if action_bounds is None else action_bounds[0], 2),
-            ("the highest action", None if action_bounds is None else action_bounds[1], 2),
-        )
-    }
+    per_episode = {name: _each(name, value, rank, count) for name, (value, rank) in systems.items()}
     indices = per_episode["edge_index"]
     numbers = _groups(groups, count, all(i is indices[0] or np.array_equal(i, indices[0]) for i in indices))
     described = list(zip(*per_episode.values(), strict=True))
@@ -65,10 +47,8 @@ def episodes_from_arrays(
             _check_same(per_episode, firsts[g], e)
             check_arrays(graphs[g], seen[e], acted[e], known[e] if known else None, where=f"episode {e}: ")
         bounds = None if low is None else (low, high)
-        try:
+        with said_of(f"episode {k}"):
             limits.append(Limits.filled([acted[e] for e in members], acts, bounds))
-        except InputError as error:
-            raise InputError(f"episode {k}: {error}") from None
         for e in members:
             limits[g].check(acted[e], where=f"episode {e}: ")
     episodes = [
@@ -111,9 +91,6 @@ def describe(dt: float, structure: dict[str, Any] | None, names: dict[str, Any],
     return {"world": None, "dt": float(dt), **given, **({} if structure is None else {"structure": structure})}
 
 
-# ---- inside ----
-
-
 def _graphs(described: list[Any], sizes: list[int], firsts: list[int], undirected: bool) -> list[Graph]:
     """The graph of every system, with relation types that mean the same in all of them."""
     edges, edge_types, node_types, tables = [], [], [], []
@@ -141,7 +118,7 @@ def _graphs(described: list[Any], sizes: list[int], firsts: list[int], undirecte
     relations, self_types = number_relations(edges, named or None, node_types)
     graphs = []
     for g, k in enumerate(firsts):
-        try:
+        with said_of(f"episode {k}"):
             graphs.append(
                 Graph.from_edges(
                     sizes[g],
@@ -153,8 +130,6 @@ def _graphs(described: list[Any], sizes: list[int], firsts: list[int], undirecte
                     self_type=self_types[g],
                 )
             )
-        except InputError as error:
-            raise InputError(f"episode {k}: {error}") from None
     return graphs
 
 

@@ -7,7 +7,6 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import h5py
@@ -16,8 +15,8 @@ from jaxtyping import Int
 
 from gce.errors import InputError
 from gce.graphs.graph import Graph
-from gce.trajectory.episode import Episode, Limits
-from gce.trajectory.normalisation import Normalisation
+from gce.names import some
+from gce.trajectory.episode import Episode, Limits, Normalisation
 from gce.trajectory.problems import NO_SEED, TABLES, Flattener
 from gce.trajectory.storage import Writer, open_file, read_metadata
 
@@ -60,20 +59,18 @@ class Dataset(Sequence[Episode]):
 
     @classmethod
     def from_episodes(
-        cls,
-        episodes: Iterable[Episode],
-        groups: Sequence[int] | None = None,
-        metadata: dict[str, Any] | None = None,
+        cls, episodes: Iterable[Episode], groups: Sequence[int] | None = None, metadata: dict[str, Any] | None = None
     ) -> Dataset:
         """In memory.
 
         groups: the physical system of each episode; the graph and parameters of a system are those of its first
             episode. By default every episode is of a system of its own.
         """
-        rows = _MemoryRows()
-        flat = Flattener(rows.append)
+        rows: dict[str, list[np.ndarray]] = {}
+        flat = Flattener(lambda name, more: rows.setdefault(name, []).append(more))
         _add_all(flat, episodes, groups)
-        return cls({**rows.arrays(), **flat.tables()}, dict(metadata or {}), np.arange(flat.num_episodes))
+        arrays = {name: np.concatenate(pieces) for name, pieces in rows.items()}
+        return cls({**arrays, **flat.tables()}, dict(metadata or {}), np.arange(flat.num_episodes))
 
     @classmethod
     def from_arrays(
@@ -121,20 +118,24 @@ class Dataset(Sequence[Episode]):
         """
         from gce.trajectory.arrays import describe, episodes_from_arrays
 
+        low, high = (None, None) if action_bounds is None else action_bounds
         episodes, numbers = episodes_from_arrays(
             observations,
             actions,
-            edge_index,
-            groups=groups,
-            edge_type=edge_type,
-            node_type=node_type,
-            edge_attributes=edge_attributes,
-            node_attributes=node_attributes,
-            exogenous=exogenous,
-            actuated=actuated,
-            action_bounds=action_bounds,
-            undirected=undirected,
-            node_names=node_names,
+            exogenous,
+            groups,
+            undirected,
+            {
+                "edge_index": (edge_index, 2),
+                "edge_type": (edge_type, 1),
+                "node_type": (node_type, 1),
+                "edge_attributes": (edge_attributes, 2),
+                "node_attributes": (node_attributes, 2),
+                "node_names": (node_names, 1),
+                "actuated": (actuated, 1),
+                "the lowest action": (low, 2),
+                "the highest action": (high, 2),
+            },
         )
         names = {"observation_names": observation_names, "action_names": action_names}
         return cls.from_episodes(episodes, numbers, describe(dt, structure, names, episodes[0]))
@@ -154,9 +155,7 @@ class Dataset(Sequence[Episode]):
     def __enter__(self) -> Dataset:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     # ---- episodes ----
@@ -213,7 +212,8 @@ class Dataset(Sequence[Episode]):
     def group(self, number: int) -> Group:
         episodes = np.flatnonzero(self.groups == number)
         if episodes.size == 0:
-            raise InputError(f"the data set has no group {number}; its groups are {_some(np.unique(self.groups))}")
+            known = some(np.unique(self.groups).tolist(), most=10)
+            raise InputError(f"the data set has no group {number}; its groups are {known}")
         parameters = json.loads(self._tables["groups/parameters"][number])
         return Group(int(number), self._graph(int(number)), parameters, episodes, self._limits(int(number)))
 
@@ -290,17 +290,6 @@ class Dataset(Sequence[Episode]):
         return Limits(low, high)
 
 
-class _MemoryRows:
-    def __init__(self) -> None:
-        self._pieces: dict[str, list[np.ndarray]] = {}
-
-    def append(self, name: str, rows: np.ndarray) -> None:
-        self._pieces.setdefault(name, []).append(rows)
-
-    def arrays(self) -> Arrays:
-        return {name: np.concatenate(pieces) for name, pieces in self._pieces.items()}
-
-
 def _add_all(flat: Flattener, episodes: Iterable[Episode], groups: Sequence[int] | None) -> None:
     numbers: dict[int, int] = {}
     for k, episode in enumerate(episodes):
@@ -310,8 +299,3 @@ def _add_all(flat: Flattener, episodes: Iterable[Episode], groups: Sequence[int]
         if group not in numbers:
             numbers[group] = flat.add_group(episode.graph, episode.parameters, episode.limits)
         flat.add_episode(numbers[group], episode.observations, episode.actions, episode.exogenous, episode.seed)
-
-
-def _some(numbers: np.ndarray) -> str:
-    shown = ", ".join(str(n) for n in numbers[:10])
-    return shown + (", ..." if len(numbers) > 10 else "")

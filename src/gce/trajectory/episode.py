@@ -1,14 +1,13 @@
-"""One recorded motion of a system of objects.
+"""One recorded motion of a system of objects, and what a model must be made for to be given it.
 
-What a model must be made for to be given an episode.
-
-What the actions of a system may be: which nodes take one, and between which bounds.
+What the actions of a system may be: which nodes take one, and between which bounds. Means and standard deviations of
+many episodes, and the way to unit variance and back.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -20,6 +19,11 @@ from gce.graphs.graph import Graph
 
 if TYPE_CHECKING:
     from gce.trajectory.dataset import Dataset
+
+Array = np.ndarray
+
+FLAT = 1e-8
+"""A coordinate that varies less than this share of its size is left in its own unit."""
 
 
 @runtime_checkable
@@ -79,9 +83,9 @@ class Episode:
     """
 
     graph: Graph
-    observations: Float[np.ndarray, "steps_plus_1 nodes coordinates"]
-    actions: Float[np.ndarray, "steps nodes action_coordinates"]
-    exogenous: Float[np.ndarray, "steps nodes exogenous_coordinates"] | None = None
+    observations: Float[Array, "steps_plus_1 nodes coordinates"]
+    actions: Float[Array, "steps nodes action_coordinates"]
+    exogenous: Float[Array, "steps nodes exogenous_coordinates"] | None = None
     parameters: dict[str, Any] = field(default_factory=dict)
     seed: int | None = None
     limits: Limits | None = None
@@ -109,21 +113,13 @@ class Episode:
             raise InputError(
                 f"the window {start} to {start + length} leaves the episode's steps 0 to {self.length}; ask for less"
             )
-        steps = slice(start, start + length)
-        return Episode(
-            graph=self.graph,
-            observations=self.observations[start : start + length + 1],
-            actions=self.actions[steps],
-            exogenous=None if self.exogenous is None else self.exogenous[steps],
-            parameters=self.parameters,
-            seed=None,
-            limits=self.limits,
-        )
+        end = start + length
+        exogenous = None if self.exogenous is None else self.exogenous[start:end]
+        observations, actions = self.observations[start : end + 1], self.actions[start:end]
+        return replace(self, observations=observations, actions=actions, exogenous=exogenous, seed=None)
 
 
-def check_arrays(
-    graph: Graph, observations: np.ndarray, actions: np.ndarray, exogenous: np.ndarray | None, where: str = ""
-) -> None:
+def check_arrays(graph: Graph, observations: Array, actions: Array, exogenous: Array | None, where: str = "") -> None:
     """Shapes that fit one another and the graph, and finite numbers; `where` opens the sentence otherwise."""
     for name, values in (("observations", observations), ("actions", actions), ("exogenous", exogenous)):
         if values is None:
@@ -166,8 +162,8 @@ class Limits:
     Where the two are equal (0 as a rule) there is nothing to choose: the node takes no action.
     """
 
-    low: Float[np.ndarray, "nodes action_coordinates"]
-    high: Float[np.ndarray, "nodes action_coordinates"]
+    low: Float[Array, "nodes action_coordinates"]
+    high: Float[Array, "nodes action_coordinates"]
 
     def __post_init__(self) -> None:
         if self.low.ndim != 2 or self.low.shape != self.high.shape:
@@ -183,7 +179,7 @@ class Limits:
             )
 
     @property
-    def actuated(self) -> Bool[np.ndarray, " nodes"]:
+    def actuated(self) -> Bool[Array, " nodes"]:
         """Which nodes take an action."""
         return np.any(self.low < self.high, axis=1)
 
@@ -205,10 +201,7 @@ class Limits:
 
     @classmethod
     def filled(
-        cls,
-        actions: list[np.ndarray],
-        actuated: ArrayLike | None = None,
-        bounds: tuple[ArrayLike, ArrayLike] | None = None,
+        cls, actions: list[Array], actuated: ArrayLike | None = None, bounds: tuple[ArrayLike, ArrayLike] | None = None
     ) -> Limits:
         """As given; what is missing is taken from recorded actions [T, nodes, coordinates] of the system.
 
@@ -222,7 +215,7 @@ class Limits:
             bounds = (lowest.min(axis=(0, 1)), highest.max(axis=(0, 1)))
         return cls.of(actions[0].shape[1], actions[0].shape[2], actuated, bounds)
 
-    def check(self, actions: np.ndarray, where: str = "") -> None:
+    def check(self, actions: Array, where: str = "") -> None:
         """Refuse recorded actions of nodes that take none; actions beyond the bounds are the recording's affair."""
         idle = np.abs(actions) * ~self.actuated[:, None] > 0
         if idle.any():
@@ -238,11 +231,7 @@ SIDES = ("lowest", "highest")
 
 def control_limits(
     dataset: Dataset, group: int = 0
-) -> tuple[
-    Bool[np.ndarray, " nodes"],
-    Float[np.ndarray, "nodes action_coordinates"],
-    Float[np.ndarray, "nodes action_coordinates"],
-]:
+) -> tuple[Bool[Array, " nodes"], Float[Array, "nodes action_coordinates"], Float[Array, "nodes action_coordinates"]]:
     """(actuated, lowest, highest) action of every node of one system of a data set.
 
     As the data set says; where it says nothing, as the actions recorded of the system tell (`Limits.filled`).
@@ -254,7 +243,7 @@ def control_limits(
     return limits.actuated, limits.low, limits.high
 
 
-def _actuated(given: ArrayLike | None, num_nodes: int) -> np.ndarray:
+def _actuated(given: ArrayLike | None, num_nodes: int) -> Array:
     if given is None:
         return np.ones(num_nodes, bool)
     values = np.asarray(given)
@@ -271,7 +260,7 @@ def _actuated(given: ArrayLike | None, num_nodes: int) -> np.ndarray:
     return np.isin(np.arange(num_nodes), values)
 
 
-def _bound(side: str, given: ArrayLike, num_nodes: int, num_actions: int) -> np.ndarray:
+def _bound(side: str, given: ArrayLike, num_nodes: int, num_actions: int) -> Array:
     values = np.asarray(given, dtype=np.float64)
     if values.shape not in ((), (num_actions,), (num_nodes, num_actions)):
         raise InputError(
@@ -279,3 +268,54 @@ def _bound(side: str, given: ArrayLike, num_nodes: int, num_actions: int) -> np.
             f"coordinates or ({num_nodes}, {num_actions}) for all nodes"
         )
     return np.broadcast_to(values, (num_nodes, num_actions))
+
+
+@dataclass(frozen=True)
+class Normalisation:
+    """(value - mean) / std of every coordinate; actions are only divided, so that no action stays no action."""
+
+    observation_mean: Float[Array, " coordinates"]
+    observation_std: Float[Array, " coordinates"]
+    action_std: Float[Array, " action_coordinates"]
+
+    @classmethod
+    def of(cls, episodes: Iterable[Episode]) -> Normalisation:
+        """In one pass over the episodes, nodes that take no action included."""
+        observations, actions = _Moments(), _Moments()
+        for episode in episodes:
+            observations.add(episode.observations)
+            actions.add(episode.actions)
+        return cls(observations.mean, observations.std, actions.std)
+
+    def normalise(self, observations: Float[Array, "*batch d"]) -> Float[Array, "*batch d"]:
+        return (observations - self.observation_mean) / self.observation_std
+
+    def denormalise(self, observations: Float[Array, "*batch d"]) -> Float[Array, "*batch d"]:
+        return observations * self.observation_std + self.observation_mean
+
+
+class _Moments:
+    """Mean and standard deviation, merged from chunk to chunk without cancellation (Chan et al. 1983)."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.mean = np.zeros(0)
+        self._squares = np.zeros(0)
+
+    def add(self, values: Array) -> None:
+        rows = np.concatenate(values).astype(np.float64)
+        mean = rows.mean(axis=0)
+        squares = np.square(rows - mean).sum(axis=0)
+        if self.count == 0:
+            self.count, self.mean, self._squares = len(rows), mean, squares
+            return
+        total = self.count + len(rows)
+        gap = mean - self.mean
+        self._squares = self._squares + squares + gap**2 * self.count * len(rows) / total
+        self.mean = self.mean + gap * len(rows) / total
+        self.count = total
+
+    @property
+    def std(self) -> Array:
+        std = np.sqrt(self._squares / self.count)
+        return np.where(std > FLAT * np.maximum(1.0, np.abs(self.mean)), std, 1.0)

@@ -22,6 +22,8 @@ from gce.errors import InputError
 from gce.graphs.graph import Graph
 from gce.trajectory.episode import Limits, check_arrays
 
+Array = np.ndarray
+
 FORMAT = "gce-trajectories"
 VERSION = 1
 
@@ -53,7 +55,7 @@ TABLES = {
 NO_SEED = -1
 
 
-Sink = Callable[[str, np.ndarray], None]
+Sink = Callable[[str, Array], None]
 """Takes rows of a named array, in order: into memory or into a file."""
 
 
@@ -94,12 +96,7 @@ class Flattener:
         return len(self._graphs) - 1
 
     def add_episode(
-        self,
-        group: int,
-        observations: np.ndarray,
-        actions: np.ndarray,
-        exogenous: np.ndarray | None = None,
-        seed: int | None = None,
+        self, group: int, observations: Array, actions: Array, exogenous: Array | None = None, seed: int | None = None
     ) -> None:
         """An episode of a group that was added before."""
         if not 0 <= group < len(self._graphs):
@@ -115,7 +112,7 @@ class Flattener:
         self._groups.append(group)
         self._seeds.append(NO_SEED if seed is None else seed)
 
-    def tables(self) -> dict[str, np.ndarray]:
+    def tables(self) -> dict[str, Array]:
         """The small arrays that find the rows again."""
         if not self._groups:
             raise InputError("there is no episode to keep; a data set has at least one")
@@ -126,7 +123,7 @@ class Flattener:
             "groups/parameters": np.array(self._parameters, dtype=object),
         }
 
-    def _append(self, name: str, rows: np.ndarray | None) -> None:
+    def _append(self, name: str, rows: Array | None) -> None:
         """All episodes and groups have the same columns, or all have none (optional arrays)."""
         columns = None if rows is None else rows.shape[1] if rows.ndim == 2 else 1
         expected = self._columns.setdefault(name, columns)
@@ -272,14 +269,14 @@ def _nowhere(file: h5py.File, name: str, row: int, column: int, value: float) ->
     return f"{name} holds {value} at {place}; expected finite numbers"
 
 
-def checksum(values: np.ndarray) -> int:
+def checksum(values: Array) -> int:
     """CRC-32 of an array as it is stored."""
     if values.dtype == object:
         return zlib.crc32("".join(v.decode() if isinstance(v, bytes) else str(v) for v in values).encode())
     return zlib.crc32(as_bytes(values))
 
 
-def as_bytes(values: np.ndarray) -> memoryview | bytes:
+def as_bytes(values: Array) -> memoryview | bytes:
     """An array as its checksum sees it: C order, little endian."""
     little = values.astype(values.dtype.newbyteorder("<"), copy=False)
     return np.ascontiguousarray(little).tobytes()

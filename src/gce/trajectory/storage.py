@@ -1,4 +1,4 @@
-"""Data sets on disk: HDF5 with the flat arrays of `layout`, JSON metadata, and a checksum of every array.
+"""Data sets on disk: HDF5 with the flat arrays of `Flattener`, JSON metadata, and a checksum of every array.
 
 A file is written to a temporary name beside its own and renamed when complete, so a reader never sees half of it.
 """
@@ -12,7 +12,6 @@ import os
 import zlib
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import h5py
@@ -52,8 +51,10 @@ class Writer(Flattener):
             self._file = h5py.File(self._temporary, "w")
         except OSError as error:
             raise InputError(f"cannot write {self.path}: {_reason(error)}; give another place") from None
-        self._rows = _FileRows(self._file, np.dtype(dtype))
-        super().__init__(self._rows.append)
+        super().__init__(self._keep)
+        self._dtype, self._bytes = np.dtype(dtype), 0
+        self._waiting: dict[str, list[np.ndarray]] = {}
+        self._checksums: dict[str, int] = {}
         self._file.attrs["format"] = FORMAT
         self._file.attrs["format_version"] = VERSION
         self._file.attrs["metadata"] = json.dumps(metadata, sort_keys=True)
@@ -61,7 +62,7 @@ class Writer(Flattener):
     def finish(self) -> None:
         """Write what is left, and give the file its name."""
         tables = self.tables()
-        self._rows.flush(also=sum(len(repr(v.tolist())) + 4096 for v in tables.values()))
+        self._flush(also=sum(len(repr(v.tolist())) + 4096 for v in tables.values()))
         for name, values in tables.items():
             text = values.dtype == object
             array = self._file.create_dataset(name, data=values, dtype=h5py.string_dtype() if text else values.dtype)
@@ -78,41 +79,31 @@ class Writer(Flattener):
     def __enter__(self) -> Writer:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         try:
-            if kind is None:
+            if error is None:
                 self.finish()
+                return
         except BaseException as failure:
-            kind, error = type(failure), failure
-            raise
-        finally:
-            if kind is not None:
-                self.abandon()
-                if isinstance(error, OSError | RuntimeError) and not isinstance(error, InputError):
-                    raise InputError(f"cannot write {self.path}: {_reason(error)}; nothing was kept") from None
+            error = failure
+        self.abandon()
+        if isinstance(error, OSError | RuntimeError):
+            raise InputError(f"cannot write {self.path}: {_reason(error)}; nothing was kept") from None
+        raise error
 
+    # ---- rows ----
 
-class _FileRows:
-    """Collects rows and appends them to HDF5 arrays in large pieces."""
-
-    def __init__(self, file: h5py.File, dtype: np.dtype[Any]) -> None:
-        self._file, self._dtype = file, dtype
-        self._waiting: dict[str, list[np.ndarray]] = {}
-        self._bytes = 0
-        self._checksums: dict[str, int] = {}
-
-    def append(self, name: str, rows: np.ndarray) -> None:
+    def _keep(self, name: str, rows: np.ndarray) -> None:
+        """Rows wait until there are enough of them to be appended in large pieces."""
         floating = np.issubdtype(rows.dtype, np.floating)
         rows = rows.astype(self._dtype if name.startswith("episodes/") else np.float64 if floating else np.int64)
         self._checksums[name] = zlib.crc32(as_bytes(rows), self._checksums.get(name, 0))
         self._waiting.setdefault(name, []).append(rows)
         self._bytes += rows.nbytes
         if self._bytes > BUFFER_BYTES:
-            self.flush()
+            self._flush()
 
-    def flush(self, also: int = 0) -> None:
+    def _flush(self, also: int = 0) -> None:
         """Write what waits, having made sure that there is room for it and for `also` more bytes."""
         self._reserve(self._bytes + also)
         for name, pieces in self._waiting.items():
@@ -176,14 +167,9 @@ def check_file(path: Path | str, progress: Callable[[int], None] = lambda size: 
     try:
         file = open_file(path)
     except InputError as error:
-        path = Path(path)
-        if not path.is_file() or not h5py.is_hdf5(path):
-            return [str(error)]
-        try:
-            with h5py.File(path, "r") as broken:
-                return [f"{path}: {problem}" for problem in structure_problems(broken)]
-        except OSError:
-            return [str(error)]
+        with contextlib.suppress(OSError), h5py.File(path, "r") as broken:
+            return [f"{path}: {problem}" for problem in structure_problems(broken)]
+        return [str(error)]
     with file:
         return [f"{path}: {problem}" for problem in content_problems(file, progress)]
 

@@ -5,8 +5,7 @@ Charts by matplotlib: predictions beside the truth, and how a controlled run wen
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +14,9 @@ from jaxtyping import Float, UInt8
 from PIL import Image
 
 from gce.envs import GraphEnv, world_named
-from gce.envs.network import NetworkPicture
+from gce.envs.parts import NetworkPicture
 from gce.errors import InputError
+from gce.names import written
 from gce.planning.closed_loop import Run
 from gce.system.evaluation import Prediction
 from gce.trajectory import Episode
@@ -31,16 +31,14 @@ def episode_frames(
 
     Data of no known world is drawn as a network whose colours are the first coordinate.
     """
-    env = None if world is None else environment_of(world, episode)
-    network = NetworkPicture(episode.graph) if env is None else None
-    first = episode.observations[..., 0]
+    observations, last = episode.observations.astype(float), episode.length - 1
+    if world is not None:
+        env = environment_of(world, episode)
+        yield from (env.draw(observations[t], episode.actions[min(t, last)].astype(float), goal) for t in steps)
+        return
+    network, first = NetworkPicture(episode.graph), episode.observations[..., 0]
     middle, reach = float(first.mean()), float(np.abs(first - first.mean()).max()) or 1.0
-    for t in steps:
-        observation = episode.observations[t].astype(float)
-        if env is not None:
-            yield env.draw(observation, episode.actions[min(t, episode.length - 1)].astype(float), goal)
-        elif network is not None:
-            yield network.draw((observation[:, 0] - middle) / reach, f"step {t}")
+    yield from (network.draw((observations[t, :, 0] - middle) / reach, f"step {t}") for t in steps)
 
 
 def environment_of(world: str, episode: Episode) -> GraphEnv:
@@ -52,8 +50,8 @@ def environment_of(world: str, episode: Episode) -> GraphEnv:
 
 def write_animation(frames: Iterable[Frame], path: Path | str, fps: float) -> None:
     """Write .mp4 or .gif, complete or not at all."""
-    path = Path(path)
-    _atomically(path, lambda target: (_write_mp4 if path.suffix == ".mp4" else _write_gif)(frames, target, fps))
+    with written(_placed(path)) as target:
+        (_write_mp4 if Path(path).suffix == ".mp4" else _write_gif)(frames, target, fps)
 
 
 def write_strip(frames: Sequence[Frame], path: Path | str, columns: int = 4) -> None:
@@ -61,7 +59,8 @@ def write_strip(frames: Sequence[Frame], path: Path | str, columns: int = 4) -> 
     rows = [np.concatenate(list(frames[k : k + columns]), axis=1) for k in range(0, len(frames), columns)]
     blank = [np.pad(row, ((0, 0), (0, rows[0].shape[1] - row.shape[1]), (0, 0)), constant_values=255) for row in rows]
     picture = Image.fromarray(np.concatenate(blank, axis=0))
-    _atomically(Path(path), lambda target: picture.save(target, format="PNG"))
+    with written(_placed(path)) as target:
+        picture.save(target, format="PNG")
 
 
 def _write_gif(frames: Iterable[Frame], target: Path, fps: float) -> None:
@@ -92,17 +91,12 @@ def _write_mp4(frames: Iterable[Frame], target: Path, fps: float) -> None:
     writer.close()
 
 
-def _atomically(path: Path, write: Callable[[Path], None]) -> None:
+def _placed(path: Path | str) -> Path:
+    """A path whose folder is there."""
+    path = Path(path)
     if not path.parent.is_dir():
         raise InputError(f"{path.parent} is not a folder; make it first or give another place for {path.name}")
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        write(temporary)
-        os.replace(temporary, path)
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror or error}; give another place") from None
-    finally:
-        temporary.unlink(missing_ok=True)
+    return path
 
 
 def prediction_chart(

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from gce.trajectory.importing.settings import Settings
-from gce.trajectory.importing.tables import Problems, Table, header_of, read_table
+from gce.names import some
+from gce.trajectory.importing.tables import Problems, Settings, Table, header_of, read_table
 
 STEP, NODE = "step", "node"
 ARRAYS = {
@@ -123,7 +123,7 @@ def _grid(table: Table, nodes: list[str], problems: Problems) -> np.ndarray | No
             problems.add(table.file, f"{cell!r} is not a whole number", line, STEP)
             good = False
         elif label not in places:
-            problems.add(table.file, f"there is no node {label!r}; the nodes are {_some(nodes)}", line, NODE)
+            problems.add(table.file, f"there is no node {label!r}; the nodes are {some(nodes)}", line, NODE)
             good = False
         else:
             steps.append(int(cell))
@@ -191,12 +191,8 @@ def _read_npz(
         return None
     steps = len(arrays["observations"]) - 1
     found = {}
-    for name, width in (
-        ("observations", len(columns.observations)),
-        ("actions", len(columns.actions)),
-        ("exogenous", len(columns.exogenous)),
-    ):
-        length = steps + (name == "observations")
+    for name in ARRAYS:
+        length, width = steps + (name == "observations"), len(getattr(columns, name))
         array = arrays.get(name, np.zeros((length, len(nodes), 0)))
         if name != "observations" and len(array) == steps + 1:
             array = array[:-1]  # the action that leads nowhere
@@ -242,7 +238,3 @@ def _numbered(name: str, arrays: dict[str, np.ndarray], settings: Settings) -> t
     width = arrays[name].shape[2] if name in arrays else 0
     given = getattr(settings, name)
     return tuple(given) if given and len(given) == width else tuple(f"{name}_{k}" for k in range(width))
-
-
-def _some(labels: list[str]) -> str:
-    return ", ".join(labels[:8]) + (", ..." if len(labels) > 8 else "")

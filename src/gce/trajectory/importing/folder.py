@@ -14,9 +14,8 @@ from gce.graphs.graph import Graph
 from gce.trajectory import Limits, Writer
 from gce.trajectory.arrays import number_relations
 from gce.trajectory.importing.episodes import Columns, find_columns, read_episode
-from gce.trajectory.importing.settings import NAME, Settings, read_settings
 from gce.trajectory.importing.systems import SystemTables, natural, read_system
-from gce.trajectory.importing.tables import Problems
+from gce.trajectory.importing.tables import NAME, Problems, Settings, read_settings
 from gce.trajectory.problems import Flattener
 
 Progress = Callable[[int], None]

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from gce.names import some
 from gce.trajectory.importing.episodes import Columns, node_labels
-from gce.trajectory.importing.settings import Settings
-from gce.trajectory.importing.tables import Problems, Table, read_table
+from gce.trajectory.importing.tables import Problems, Settings, Table, read_table
 
 ByName = dict[str, np.ndarray]
 
@@ -83,6 +84,8 @@ def read_system(folder: Path, root: Path, name: str, settings: Settings, problem
     for k, label in enumerate(nodes):
         if table is not None and (not label or label in nodes[:k]):
             problems.add(nodes_file, f"node {label!r} must have a name of its own", table.rows[k], "node")
+    if table is None:
+        table = Table(nodes_file, {}, {}, [])
     attributes, sides = _node_columns(table, problems)
     actuated = _actuated(table, nodes, settings, folder, problems)
     edges, relations, edge_attributes = _edges(edges_file, nodes, problems)
@@ -91,7 +94,7 @@ def read_system(folder: Path, root: Path, name: str, settings: Settings, problem
         settings=settings,
         files=files,
         nodes=nodes,
-        node_types=[""] * len(nodes) if table is None else table.text.get("type", [""] * len(nodes)),
+        node_types=table.text.get("type", [""] * len(nodes)),
         node_attributes=attributes,
         actuated=actuated,
         low=sides["low"],
@@ -106,24 +109,19 @@ def read_system(folder: Path, root: Path, name: str, settings: Settings, problem
 
 def natural(name: str) -> list[tuple[int, int, str]]:
     """Sorts 2 before 10, and words by their letters."""
-    parts: list[tuple[int, int, str]] = []
-    for digit, run in _runs(name):
-        parts.append((0, int(run), "") if digit else (1, 0, run))
-    return parts
-
-
-# ---- inside ----
+    runs = re.findall("[0-9]+|[^0-9]+", name)
+    return [(0, int(run), "") if run[0] in "0123456789" else (1, 0, run) for run in runs]
 
 
 def _find(folder: Path, root: Path, name: str) -> Path:
     return root / name if not (folder / name).is_file() and (root / name).is_file() else folder / name
 
 
-def _node_columns(table: Table | None, problems: Problems) -> tuple[ByName, dict[str, ByName]]:
+def _node_columns(table: Table, problems: Problems) -> tuple[ByName, dict[str, ByName]]:
     """(attributes, bounds) of nodes.csv: `low` and `high` for every action, `low_x` and `high_x` for the action x."""
     sides: dict[str, ByName] = {"low": {}, "high": {}}
     attributes = {}
-    for name, values in ({} if table is None else table.numbers).items():
+    for name, values in table.numbers.items():
         side, _, action = name.partition("_")
         if side in sides:
             sides[side][action] = values
@@ -133,16 +131,15 @@ def _node_columns(table: Table | None, problems: Problems) -> tuple[ByName, dict
     return attributes, sides
 
 
-def _check_finite(table: Table | None, name: str, values: np.ndarray, problems: Problems) -> None:
-    if table is not None:
-        for row in np.flatnonzero(~np.isfinite(values)):
-            problems.add(table.file, "the cell is empty or not finite; expected a number", table.rows[row], name)
+def _check_finite(table: Table, name: str, values: np.ndarray, problems: Problems) -> None:
+    for row in np.flatnonzero(~np.isfinite(values)):
+        problems.add(table.file, "the cell is empty or not finite; expected a number", table.rows[row], name)
 
 
 def _actuated(
-    table: Table | None, nodes: list[str], settings: Settings, folder: Path, problems: Problems
+    table: Table, nodes: list[str], settings: Settings, folder: Path, problems: Problems
 ) -> np.ndarray | None:
-    if table is not None and "actuated" in table.text:
+    if "actuated" in table.text:
         for row, cell in zip(table.rows, table.text["actuated"], strict=True):
             if cell.lower() not in TRUTH:
                 problems.add(table.file, f"{cell!r} is neither true nor false", row, "actuated")
@@ -173,13 +170,7 @@ def _edges(file: Path, nodes: list[str], problems: Problems) -> tuple[np.ndarray
     for row, pair in zip(table.rows, zip(table.text["sender"], table.text["receiver"], strict=True), strict=True):
         for name, label in zip(ENDS, pair, strict=True):
             if label not in places:
-                problems.add(
-                    file,
-                    f"there is no node {label!r}; the nodes are {', '.join(nodes[:8])}"
-                    + (", ..." if len(nodes) > 8 else ""),
-                    row,
-                    name,
-                )
+                problems.add(file, f"there is no node {label!r}; the nodes are {some(nodes)}", row, name)
         if pair in seen:
             problems.add(file, f"the edge from {pair[0]} to {pair[1]} was given in row {seen[pair]} already", row)
         seen.setdefault(pair, row)
@@ -187,14 +178,3 @@ def _edges(file: Path, nodes: list[str], problems: Problems) -> tuple[np.ndarray
     for name, values in table.numbers.items():
         _check_finite(table, name, values, problems)
     return index.reshape(2, -1), table.text.get("relation", [""] * len(table)), table.numbers
-
-
-def _runs(name: str) -> list[tuple[bool, str]]:
-    runs: list[tuple[bool, str]] = []
-    for character in name:
-        digit = character.isdigit() and character.isascii()
-        if runs and runs[-1][0] == digit:
-            runs[-1] = (digit, runs[-1][1] + character)
-        else:
-            runs.append((digit, character))
-    return runs

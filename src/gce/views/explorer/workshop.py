@@ -1,8 +1,18 @@
-"""The work behind the page: a system drawn and adapted to, and a goal pursued on its simulator."""
+"""The work behind the page: a system drawn and adapted to, and a goal pursued on its simulator.
+
+A person may give a trained model another potential. The operator is fitted in closed form to a system's episodes under
+whatever weights a potential gives to the features, so a potential can be exchanged when a model adapts, without
+training. The encoder was trained beside its own potential, which is the first choice; hyper-parameters of others follow
+from that one's bandwidth sigma:
+
+    Laplace: lambda = 2 sigma sqrt(2 p / pi), for which f is the same at a distance of sigma spread over p features
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,16 +20,17 @@ import numpy as np
 from jaxtyping import Float
 
 from gce.envs import WORLDS, GraphEnv, Protocol, world_named
+from gce.envs.recording import record_system
 from gce.errors import InputError
 from gce.model.files import load_model, shipped
+from gce.model.model import Model
 from gce.planning.closed_loop import control, figures, problem_for, uncontrolled
 from gce.planning.controller import Controller, Plan, Planner
 from gce.system.system import System, adapt
 from gce.trajectory import Episode
-from gce.views.explorer.jobs import Job
-from gce.views.explorer.potentials import potentials_of, under_potential
-from gce.views.inspection import weights_along
-from gce.views.pages.scene import drawn, scene_of, shown_coordinates
+from gce.views.explorer.server import Job
+from gce.views.pages import drawn, scene_of, shown_coordinates
+from gce.views.report.details import weights_along
 
 Array = np.ndarray
 
@@ -32,6 +43,20 @@ PLANNING = 0.8
 """The share of the time that plans take, beside the simulator's steps; for the progress bar."""
 STILL = 0.05
 """A coordinate that moves less than this share of its unit in all recordings is fixed."""
+CONCENTRATION = 5.0
+"""Of the von Mises-Fisher potential: neighbours whose features are at right angles weigh e^-5 of the node itself."""
+
+Change = Callable[[float, int], tuple[str, float]]
+"""(learned value, number of features) to (potential, value)."""
+
+CHANGES: dict[str, tuple[str, Change]] = {
+    "wide": ("Gaussian, twice as wide", lambda sigma, p: ("gaussian", 2 * sigma)),
+    "narrow": ("Gaussian, half as wide", lambda sigma, p: ("gaussian", sigma / 2)),
+    "laplace": ("Laplace", lambda sigma, p: ("laplace", 2 * sigma * math.sqrt(2 * p / math.pi))),
+    "vmf": ("von Mises-Fisher", lambda sigma, p: ("vmf", CONCENTRATION)),
+    "constant": ("constant: a plain mean", lambda sigma, p: ("constant", 1.0)),
+}
+TRAINED = "trained"
 
 
 @dataclass(frozen=True)
@@ -77,6 +102,28 @@ def choices() -> dict[str, Any]:
     return {"worlds": found, "horizons": {"low": HORIZONS[0], "high": HORIZONS[1], "start": HORIZON}}
 
 
+def potentials_of(model: Model) -> dict[str, str]:
+    """Names and descriptions of what a model can be given; only a Gaussian's bandwidth says what others should be."""
+    own = {TRAINED: f"{model.config.potential}, as trained"}
+    if model.config.potential != "gaussian" or not model.form.weighted:
+        return own
+    return own | {name: description for name, (description, _) in CHANGES.items()}
+
+
+def under_potential(model: Model, name: str) -> Model:
+    """The same encoder under another potential."""
+    if name == TRAINED:
+        return model
+    if name not in potentials_of(model):
+        raise InputError(f"there is no potential {name!r} for this model; it has {', '.join(potentials_of(model))}")
+    sigma = float(model.state_dict()["potential._log"].exp())
+    potential, value = CHANGES[name][1](sigma, model.features.num_phi)
+    other = Model(dataclasses.replace(model.config, potential=potential, potential_value=value))
+    kept = {key: tensor for key, tensor in model.state_dict().items() if not key.startswith("potential.")}
+    other.load_state_dict({**other.state_dict(), **kept})
+    return other.eval()
+
+
 def check(request: dict[str, Any]) -> Choice:
     """A request's choice; what cannot be is refused."""
     world = world_named(request.get("world"))
@@ -98,13 +145,12 @@ def prepare(choice: Choice, job: Job) -> Prepared:
     env = world_named(choice.world)(objects=choice.objects)
     protocol = env.recipe.protocol
     env.reset(seed=choice.seed)
-    parameters, recorded = env.parameters, []
-    for k in range(EPISODES + 1):
-        job.tell(f"recording episode {k + 1} of {EPISODES + 1}", 0.1 + 0.5 * k / (EPISODES + 1))
-        env.reset(seed=1000 * (choice.seed + 1) + k, options={"parameters": parameters})
-        steps = max(STEPS, protocol.horizon)
-        observations, actions = env.run(env.excitation(np.random.default_rng([choice.seed, k]), steps), steps)
-        recorded.append(Episode(env.graph, observations, actions, parameters=dataclasses.asdict(parameters)))
+    parameters = env.parameters
+
+    def tell(done: int) -> None:
+        job.tell(f"recording episode {min(done, EPISODES) + 1} of {EPISODES + 1}", 0.1 + 0.5 * done / (EPISODES + 1))
+
+    recorded = record_system(env, choice.seed, EPISODES + 1, max(STEPS, protocol.horizon), tell=tell)
     job.tell(f"adapting to {EPISODES} episodes", None)
     system = adapt(model, recorded[1:], measure=False)
     env.reset(seed=choice.seed, options={"parameters": parameters})

@@ -2,6 +2,12 @@
 
 The arrays speak for themselves (`Details`); words and numbers about them are JSON in the array `about`. The file holds
 no objects, so reading it runs no code.
+
+Among them is what an adapted system looks like from inside: its Gibbs weights along a path, how its fit grows, and its
+spectra. These are two, since two maps answer to the name. In feature space with weights frozen at a state, the operator
+takes psi to (I (x) S + alpha (x) M) psi + inputs; its eigenvalues are those of S + mu M over the eigenvalues mu of
+alpha (see `stability`). In the space of states, the step that predictions and plans take has a derivative
+(`System.linearise`), with the channels of stiff bodies and the reprojection of features in it.
 """
 
 from __future__ import annotations
@@ -9,30 +15,41 @@ from __future__ import annotations
 import dataclasses
 import importlib.metadata
 import json
-import os
 import platform
 import zipfile
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from jaxtyping import Bool, Complex, Float, Int
 
 from gce import __version__
 from gce.control.problem import Problem
+from gce.dynamics.state import StateDynamics, state_class
 from gce.envs import GraphEnv
 from gce.errors import InputError
+from gce.metrics import nrmse
+from gce.model.model import nodes_first
+from gce.names import written
 from gce.planning.closed_loop import Run, uncontrolled
 from gce.planning.controller import Plan
+from gce.potentials import gibbs_weights
+from gce.system.evidence import model_inputs, normalised, opening_paths, opening_states, operators_of, see, total
 from gce.system.system import System
+from gce.system.uncertainty import LARGEST_UNION, blocks
 from gce.trajectory import Episode
-from gce.views.inspection import fit_by_episodes, operator_spectrum, step_spectrum, weights_along
 
 Array = np.ndarray
 
 FILE = "details.npz"
+LARGEST = 1000
+"""Nodes beyond which the operator's spectrum is not taken."""
+LARGEST_STATE = 250
+"""Coordinates of a state beyond which that of a step is not: all its directions at once need memory by the gigabyte."""
 LIBRARIES = ("torch", "numpy", "scipy", "pymunk", "gymnasium", "piqp")
 
 
@@ -70,14 +87,11 @@ class Details:
 
     def plans(self) -> list[tuple[int, Array, Array]]:
         """(at, actions, observations) of each plan; each goes on to the end of the run."""
-        M, found, start = len(self.actions), [], 0
+        found, start = [], 0
         for k, at in enumerate(self.plan_at.tolist()):
-            length = M - at
-            found.append(
-                (at, self.plan_actions[start : start + length],
-                 self.plan_observations[start + k : start + k + length + 1])
-            )  # fmt: skip
-            start += length
+            end = start + len(self.actions) - at
+            found.append((at, self.plan_actions[start:end], self.plan_observations[start + k : end + k + 1]))
+            start = end
         return found
 
 
@@ -90,14 +104,18 @@ def details_of_run(
     return _details(
         system,
         adapted,
-        (run.observations, run.actions, run.goal),
         list(zip(run.planned_at, run.plans, strict=True)),
-        about={"simulated": True, **env.describe(), "positions": env.positions.tolist(), "settings": settings},
+        (run.observations, run.actions, None),
+        {"simulated": True, **env.describe(), "positions": env.positions.tolist(), "settings": settings},
+        observations=run.observations,
+        actions=run.actions,
+        goal=run.goal,
         unit=env.observation_std,
-        bounds=(env.actuated, low, high),
+        actuated=env.actuated,
+        low=low,
+        high=high,
         nothing=uncontrolled(env, len(run.actions)),
         costs=np.array(costs),
-        predicted=(run.observations, run.actions, None),
     )
 
 
@@ -117,53 +135,44 @@ def details_of_plan(
     model, goal = system.model, problem.goals[-1]
     if problem.tracked is not None:
         goal = np.where(np.broadcast_to(problem.tracked.reshape(len(goal), -1), goal.shape), goal, np.nan)
+    known = None
+    if recorded is not None:
+        known = recorded.observations.astype(float), recorded.actions.astype(float), recorded.exogenous
     return _details(
         system,
         adapted,
-        (plan.observations, plan.actions, goal),
         [(0, plan)],
-        about={"simulated": False, "world": model.config.world, "dt": model.config.dt, **about},
+        known,
+        {"simulated": False, "world": model.config.world, "dt": model.config.dt, **about},
+        observations=plan.observations,
+        actions=plan.actions,
+        goal=goal,
         unit=model.observation_std.double().numpy(),
-        bounds=(np.asarray(problem.controls.any(-1)), problem.low, problem.high),
+        actuated=np.asarray(problem.controls.any(-1)),
+        low=problem.low,
+        high=problem.high,
         nothing=np.zeros((0, *plan.observations.shape[1:])),
         costs=np.zeros(0),
-        predicted=None
-        if recorded is None
-        else (recorded.observations.astype(float), recorded.actions.astype(float), recorded.exogenous),
     )
 
 
 def _details(
     system: System,
     adapted: Sequence[Episode],
-    path: tuple[Array, Array, Array],
     plans: list[tuple[int, Plan]],
-    about: dict[str, Any],
-    unit: Array,
-    bounds: tuple[Array, Array, Array],
-    nothing: Array,
-    costs: Array,
     predicted: tuple[Array, Array, Array | None] | None,
+    about: dict[str, Any],
+    **happened: Any,
 ) -> Details:
-    """path: observations, actions and goal; predicted: observations, actions and exogenous inputs that no fit knew."""
-    observations, actions, goal = path
-    weights = weights_along(system, observations, actions)
+    """predicted: observations, actions and exogenous inputs that no fit knew. happened: arrays of `Details`."""
+    weights = weights_along(system, happened["observations"], happened["actions"])
     counts, errors = np.zeros(0, np.int64), np.zeros((0, 0))
     if predicted is not None and adapted:
         truth, taken, exogenous = predicted
-        counts, errors = fit_by_episodes(system, adapted, truth, taken, unit, exogenous)
-    actuated, low, high = bounds
+        counts, errors = fit_by_episodes(system, adapted, truth, taken, happened["unit"], exogenous)
     return Details(
+        **happened,
         about={**about, "points": system.model.config.points, "model": _model(system), "versions": versions()},
-        observations=observations,
-        actions=actions,
-        goal=goal,
-        unit=np.asarray(unit, np.float64),
-        actuated=actuated,
-        low=low,
-        high=high,
-        nothing=nothing,
-        costs=costs,
         edge_index=system.graph.edge_index,
         node_type=system.graph.node_type,
         weights=weights,
@@ -171,7 +180,7 @@ def _details(
         plan_actions=np.concatenate([plan.actions for _, plan in plans]),
         plan_observations=np.concatenate([plan.observations for _, plan in plans]),
         operator_spectrum=operator_spectrum(system, weights[0]),
-        step_spectrum=step_spectrum(system, observations[0]),
+        step_spectrum=step_spectrum(system, happened["observations"][0]),
         fit_counts=counts,
         fit_errors=errors,
     )
@@ -190,10 +199,8 @@ def _model(system: System) -> dict[str, Any]:
 def versions() -> dict[str, str]:
     found = {"gce": __version__, "python": platform.python_version()}
     for library in LIBRARIES:
-        try:
+        with suppress(importlib.metadata.PackageNotFoundError):
             found[library] = importlib.metadata.version(library)
-        except importlib.metadata.PackageNotFoundError:
-            continue
     return found
 
 
@@ -201,15 +208,8 @@ def write_details(details: Details, folder: Path) -> None:
     """Write details.npz, whole or not at all."""
     arrays = {field.name: getattr(details, field.name) for field in dataclasses.fields(details)}
     arrays["about"] = np.array(json.dumps(details.about))
-    temporary = folder / f".{FILE}.{os.getpid()}.tmp"
-    try:
-        with open(temporary, "wb") as file:
-            np.savez_compressed(file, **arrays)
-        os.replace(temporary, folder / FILE)
-    except OSError as error:
-        raise InputError(f"cannot write {folder / FILE}: {error.strerror or error}; give another place") from None
-    finally:
-        temporary.unlink(missing_ok=True)
+    with written(folder / FILE) as temporary, open(temporary, "wb") as file:
+        np.savez_compressed(file, **arrays)
 
 
 def read_details(folder: Path) -> Details:
@@ -230,3 +230,77 @@ def read_details(folder: Path) -> Details:
     if missing:
         raise InputError(f"{file} lacks {missing[0]!r}; run `gce control ... --out {folder}` again")
     return Details(**{**arrays, "about": about})
+
+
+def weights_along(
+    system: System, observations: Float[Array, "steps_plus_1 nodes d"], actions: Float[Array, "steps nodes a"]
+) -> Float[Array, "steps_plus_1 edges"]:
+    """alpha of every edge at each observation of an episode; no edges where the form of the operator has no weights."""
+    model = system.model
+    if not model.form.weighted:
+        return np.zeros((len(observations), 0))
+    seen = torch.as_tensor(normalised(model, observations), dtype=model.dtype, device=model.device)
+    acted = torch.as_tensor(actions, dtype=model.dtype, device=model.device) / model.action_std
+    with torch.no_grad():
+        x = model.states(seen, acted)
+        phi = nodes_first(model.features(x, system.topology)[..., model.config.num_state :])
+        return gibbs_weights(model.potential, phi, system.topology).T.double().cpu().numpy()
+
+
+def operator_spectrum(system: System, weights: Float[Array, " edges"]) -> Complex[Array, " eigenvalues"]:
+    """Of the operator in feature space with weights frozen.
+
+    None where it does not share its blocks over all nodes, or is not all of a step in feature space.
+    """
+    n, nothing = system.graph.num_nodes, np.zeros(0, np.complex128)
+    if n > LARGEST:
+        return nothing
+    try:
+        S, M = (block.cpu().numpy() for block in blocks(system.model, system.operator))
+    except InputError:
+        return nothing
+    alpha = np.zeros((n, n))
+    alpha[system.graph.receivers, system.graph.senders] = weights
+    return np.linalg.eigvals(S + np.linalg.eigvals(alpha)[:, None, None] * M).astype(np.complex128).reshape(-1)
+
+
+def step_spectrum(system: System, observation: Float[Array, "nodes d"]) -> Complex[Array, " eigenvalues"]:
+    """Of the derivative of one step at an observation at which nothing is pushed."""
+    state = system.state(observation, opening=False)
+    if state.numel() > LARGEST_STATE:
+        return np.zeros(0, np.complex128)
+    kind = state_class(system)
+    known = (kind if kind.whole else StateDynamics)(
+        system, np.ones((len(state), system.model.config.num_actions), bool)
+    )
+    x0, u = known.reduced(state), np.zeros((1, int(known.controls.sum())))
+    A = known.path(x0, known.rollout(x0, u), u).A[0]
+    return np.linalg.eigvals(A).astype(np.complex128)
+
+
+def fit_by_episodes(
+    system: System,
+    episodes: Sequence[Episode],
+    observations: Float[Array, "steps_plus_1 nodes d"],
+    actions: Float[Array, "steps nodes a"],
+    unit: Float[Array, " d"],
+    exogenous: Float[Array, "steps nodes e"] | None = None,
+) -> tuple[Int[Array, " fits"], Float[Array, "fits steps"]]:
+    """(how many episodes, NRMSE of each step) of predicting a run that none of the fits knew, by operators of 1, 2, ...
+
+    The episodes are those adapted to, in their order; their sums add up, so that each is looked at once.
+    """
+    model, graph = system.model, system.graph
+    seen = system.seen or tuple(see(model, episodes, graph, system.evidence.colour))
+    counts = [k for k in range(1, len(seen) + 1) if k <= 8 or k == len(seen) or k & (k - 1) == 0]
+    parts = [total(seen[:k]) for k in counts]
+    operators = operators_of(model, parts, system.topology, system.ridge)
+    openings = opening_states(model, [normalised(model, observations[0])] * len(parts), [p.starts for p in parts])
+    inputs = model_inputs(model, actions, exogenous, graph)
+    mean, std = model.arrays.observation_mean, model.arrays.observation_std
+    errors, together = [], max(1, LARGEST_UNION // graph.num_nodes)
+    for k in range(0, len(parts), together):
+        some = list(openings[k : k + together])
+        paths = opening_paths(model, [graph] * len(some), operators[k : k + together], some, [inputs] * len(some))
+        errors += [nrmse(path[1:] * std + mean, observations[1:], unit) for path in paths]
+    return np.array(counts), np.stack(errors)

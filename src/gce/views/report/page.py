@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import html
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +11,8 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from gce.errors import InputError
-from gce.views.pages.files import asset, filled
-from gce.views.pages.scene import drawn, scene_of
+from gce.names import written
+from gce.views.pages import asset, drawn, filled, scene_of
 from gce.views.report.details import Details, read_details
 
 Array = np.ndarray
@@ -26,14 +25,8 @@ LARGEST = 4000
 def write_report(folder: Path, file: Path) -> None:
     """The report of a run's folder, whole or not at all."""
     text = page(read_details(folder), read_figures(folder))
-    temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
-    try:
+    with written(file, "give another place with --out") as temporary:
         temporary.write_text(text, encoding="utf-8")
-        os.replace(temporary, file)
-    except OSError as error:
-        raise InputError(f"cannot write {file}: {error.strerror or error}; give another place with --out") from None
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def read_figures(folder: Path) -> dict[str, Any]:

@@ -1,0 +1,204 @@
+"""What commands share: names, the models and episodes that they find, and what `gce control --out` leaves."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import json
+import math
+import os
+import shutil
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gce.errors import InputError
+
+WORDS = ("observation", "action", "exogenous")
+"""What columns without a name are called, before their number."""
+FIGURES = "control.json"
+
+
+@dataclass(frozen=True)
+class Labels:
+    """Names of the nodes and of the columns of observations, actions and exogenous inputs."""
+
+    nodes: tuple[str, ...]
+    observations: tuple[str, ...]
+    actions: tuple[str, ...]
+    exogenous: tuple[str, ...]
+
+    @classmethod
+    def of(cls, known: Mapping[str, Any], system: Any) -> Labels:
+        """known: `nodes`, `observation_names`, ...; what is not there, or does not fit the system, is numbered."""
+        config = system.model.config
+        sizes = (config.num_observations, config.num_actions, config.num_exogenous)
+        columns = (
+            _names(known.get(f"{word}_names"), size, f"{word}_") for word, size in zip(WORDS, sizes, strict=True)
+        )
+        return cls(_names(known.get("nodes"), system.graph.num_nodes, ""), *columns)
+
+
+def known_names(metadata: Mapping[str, Any], parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """What a data set says of names, in its own metadata and among the parameters of a system; JSON values."""
+    found = {f"{word}_names": metadata.get(f"{word}_names") for word in WORDS}
+    return {name: value for name, value in {"nodes": parameters.get("nodes"), **found}.items() if value}
+
+
+def _names(given: Any, count: int, before: str) -> tuple[str, ...]:
+    fits = isinstance(given, list) and len(set(map(str, given))) == len(given) == count
+    return tuple(map(str, given)) if fits else tuple(f"{before}{k}" for k in range(count))
+
+
+def check_numbers(command: Any, *names: str) -> None:
+    """Arguments of a command: these are at least 1, where they are given, and its noise is a share."""
+    for name in names:
+        value = getattr(command, name)
+        if value is not None and value < 1:
+            raise InputError(f"--{name.replace('_', '-')} is {value}, expected at least 1")
+    noise = getattr(command, "noise", 0.0)
+    if not 0 <= noise < float("inf"):
+        raise InputError(f"--noise is {noise}, expected a share of the units such as 0.05")
+
+
+def told(answer: dict[str, Any]) -> str:
+    """An answer as JSON."""
+    return json.dumps(finite(answer))
+
+
+def finite(value: Any) -> Any:
+    """A JSON value; JSON has no word for what is not finite: null."""
+    if isinstance(value, dict):
+        return {name: finite(entry) for name, entry in value.items()}
+    if isinstance(value, list):
+        return [finite(entry) for entry in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def find_model(folder: Path | None, data: Any, forms: bool = False) -> Any:
+    """The model of a folder, or the one that comes with the package for the data's world.
+
+    forms: one whose form of the operator may be changed.
+    """
+    from gce.model.files import load_model, shipped
+
+    if folder is None and data.world is None:
+        raise InputError("the file is of no known world; name a model with --model")
+    model = load_model(folder if folder is not None else shipped(data.world if forms else _suited(data)))
+    if model.config.world != data.world:
+        raise InputError(
+            f"the model is of the world {model.config.world}, the data of {data.world}; give its own with --model"
+        )
+    return model
+
+
+def _suited(data: Any) -> str:
+    """The name of the shipped model for data of a world."""
+    from gce.envs import WORLDS
+
+    if data.world not in WORLDS:
+        return str(data.world)
+    settings = data.metadata.get("recording", {}).get("settings", {})
+    sizes = (data.group(int(group)).graph.num_nodes for group in set(data.groups.tolist()))
+    return WORLDS[data.world].model_for(settings, sizes)
+
+
+def others_of_group(data: Any, episode: int, count: int) -> list[int]:
+    """The episodes that follow in the same group, going round: so many, or all where there are fewer."""
+    members = data.group(int(data.groups[episode])).episodes.tolist()
+    place = members.index(episode)
+    others: list[int] = members[place + 1 :] + members[:place]
+    if not others:
+        raise InputError(f"episode {episode} is the only one of its system; there is no other to adapt to")
+    return others[:count]
+
+
+def episode_of(data: Any, file: Path | str, number: int) -> Any:
+    """An episode by its number; others are refused."""
+    if not 0 <= number < len(data):
+        raise InputError(f"{file} has the episodes 0 to {len(data) - 1}, asked for {number}; choose one of these")
+    return data[number]
+
+
+def goal_at(episode: Any, step: int) -> Any:
+    """Where an episode was at a step [nodes, d]."""
+    if step > episode.length:
+        raise InputError(
+            f"the episode has {episode.length} steps, the goal is of step {step}; give an earlier --goal-step"
+        )
+    return episode.observations[step].astype(float)
+
+
+def units(world: str | None, model: Any) -> Any:
+    """What errors are measured in: the world's fixed units, or the training data's where there is no world."""
+    from gce.envs import WORLDS
+
+    return WORLDS[world].observation_std if world in WORLDS else model.observation_std.double().numpy()
+
+
+# ---- what is left: runs on a simulator, and plans for systems without one ----
+
+
+@contextmanager
+def written_together(folder: Path) -> Iterator[Path]:
+    """A folder to write files to; they get to `folder` when all are complete, and none does where one fails."""
+    temporary = folder / f".{os.getpid()}.tmp"
+    made = not folder.exists()
+    try:
+        temporary.mkdir(parents=True)
+        yield temporary
+        for file in sorted(temporary.iterdir()):
+            os.replace(file, folder / file.name)
+    except OSError as error:
+        raise InputError(f"cannot write {folder}: {error.strerror or error}; give another place with --out") from None
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+        if made and folder.is_dir() and not any(folder.iterdir()):
+            folder.rmdir()
+
+
+def write_run(folder: Path, env: Any, run: Any, answer: dict[str, Any], details: Any) -> None:
+    """The episode, its figures, its animation, a chart and what a report needs."""
+    from gce.trajectory import Writer
+    from gce.views.plots import control_chart, write_animation
+    from gce.views.report.details import write_details
+
+    with written_together(folder) as place:
+        with Writer(place / "episode.h5", {**env.describe(), "control": answer}) as writer:
+            group = writer.add_group(env.graph, dataclasses.asdict(env.parameters))
+            writer.add_episode(group, run.observations, run.actions)
+        (place / FIGURES).write_text(json.dumps({**answer, "goal": run.goal.tolist()}, indent=2) + "\n")
+        last = len(run.actions) - 1
+        frames = [env.draw(o, run.actions[min(t, last)], run.goal) for t, o in enumerate(run.observations)]
+        write_animation([*frames, *[frames[-1]] * 15], place / "control.gif", min(30.0, 1 / env.dt))
+        control_chart(run, env.observation_std, place / "control.png")
+        write_details(details, place)
+    _say(folder, "episode.h5, control.json, control.gif, control.png")
+
+
+def write_plan(folder: Path, plan: Any, labels: Labels, answer: dict[str, Any], details: Any) -> None:
+    """Actions and expected observations as tables in the names of the system, figures, and what a report needs."""
+    from gce.views.report.details import write_details
+
+    with written_together(folder) as place:
+        _write_table(place / "plan.csv", labels.nodes, labels.actions, plan.actions)
+        _write_table(place / "predicted.csv", labels.nodes, labels.observations, plan.observations)
+        (place / FIGURES).write_text(json.dumps(answer, indent=2) + "\n")
+        write_details(details, place)
+    _say(folder, "plan.csv, predicted.csv, control.json")
+
+
+def _write_table(file: Path, nodes: Sequence[str], columns: Sequence[str], values: Any) -> None:
+    """A row a step and node."""
+    with open(file, "w", newline="", encoding="utf-8") as opened:
+        table = csv.writer(opened, lineterminator="\n")
+        table.writerow(["step", "node", *columns])
+        for step, rows in enumerate(values):
+            table.writerows([step, node, *(f"{v:.9g}" for v in row)] for node, row in zip(nodes, rows, strict=True))
+
+
+def _say(folder: Path, files: str) -> None:
+    print(f"{folder}: {files}; `gce report {folder}` makes a page of it", file=sys.stderr)

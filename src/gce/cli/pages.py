@@ -1,0 +1,63 @@
+"""`gce report`, `gce explore` and `gce demo`: what people look at."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+
+from gce.cli.control import Control
+
+
+@dataclass
+class Report:
+    """Write one HTML page about a run: animation, errors, cost, actions, Gibbs weights, spectra, fit and versions.
+
+    The page needs no network and opens in any browser.
+    """
+
+    run_folder: tyro.conf.Positional[Path]
+    """The folder that `gce control ... --out` or `gce demo` wrote."""
+    out: Path | None = None
+    """The file to write; by default report.html in the folder."""
+
+    def run(self) -> None:
+        from gce.views.report import write_report
+
+        file = self.out or self.run_folder / "report.html"
+        write_report(self.run_folder, file)
+        print(f"{file}: open it in a browser", file=sys.stderr)
+
+
+@dataclass
+class Explore:
+    """Serve a page on this machine: pick a system, drag its goal, plan, and watch the simulator follow.
+
+    The page is for this machine only, under the address that is printed. Ctrl-C stops.
+    """
+
+    port: int = 8642
+    """Where to listen; 0 takes any free port."""
+    open: bool = False
+    """Open the page in a browser."""
+
+    def run(self) -> None:
+        import webbrowser
+
+        from gce.views.explorer import serve
+
+        serve(self.port, webbrowser.open if self.open else lambda address: None)
+
+
+@dataclass
+class Demo:
+    """Take the model that comes with the package and a rope it has never seen; adapt, plan, act, and show it."""
+
+    out: Path = Path("demo")
+    """The folder for what the demo makes."""
+
+    def run(self) -> None:
+        Control(what="rope", objects=12, seed=3, out=self.out).run()
+        Report(self.out).run()
