@@ -22,13 +22,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from gce.baselines.base import Adapted, Config
+from gce.baselines.base import Config, Selecting
 from gce.baselines.cko import message_passing
-from gce.baselines.trainable import FineTuned, Schedule
-from gce.baselines.windows import Batch, Draw, Recorded, miss
+from gce.baselines.trainable import Batch, FineTuned, Schedule
 from gce.errors import InputError
 from gce.graphs.graph import Graph
 from gce.graphs.topology import Topology
+from gce.training.batches import Recorded, miss
 
 SLOPES = 2_000_000
 """Derivatives of a path, times the edges that each goes through, beyond which fewer rows are linearised."""
@@ -47,11 +47,7 @@ class GraphOdeConfig(Config):
 
 class GraphOde(FineTuned):
     name, config_class = "graph_ode", GraphOdeConfig
-    schedule: ClassVar[Schedule] = Schedule(
-        iterations=3000,
-        horizons=(1, 4, 4, 8, 8, 16),
-        draw=Draw(systems=4, windows=4),
-    )
+    schedule: ClassVar[Schedule] = Schedule(iterations=3000)
 
     def __init__(self, config: GraphOdeConfig) -> None:
         super().__init__(config)
@@ -103,7 +99,7 @@ class GraphOde(FineTuned):
         return GraphOdeAdapted(self, graph)
 
 
-class GraphOdeAdapted(Adapted):
+class GraphOdeAdapted(Selecting):
     """x is the state itself."""
 
     model: GraphOde
@@ -114,12 +110,6 @@ class GraphOdeAdapted(Adapted):
     def step(self, x: Float[Tensor, "*batch s"], inputs: Float[Tensor, "*batch nodes i"]) -> Float[Tensor, "*batch s"]:
         state = x.unflatten(-1, (self.graph.num_nodes, -1))
         return self.model.advance(state, inputs, self.topology).flatten(-2)
-
-    def decode(self, x: Float[Tensor, "*batch s"]) -> Float[Tensor, "*batch nodes d"]:
-        return x.unflatten(-1, (self.graph.num_nodes, -1))[..., : self.model.config.num_observations]
-
-    def output_slopes(self, x: Float[Tensor, "M s"]) -> Float[Tensor, "T p s"]:
-        return super().output_slopes(x[:1])
 
     def slopes(
         self, x: Float[Tensor, "M s"], inputs: Float[Tensor, "M nodes i"]

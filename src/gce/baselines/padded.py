@@ -20,8 +20,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from gce.baselines.base import Adapted, Config
-from gce.baselines.trainable import FineTuned
-from gce.baselines.windows import Batch
+from gce.baselines.trainable import Batch, FineTuned
 from gce.errors import InputError
 from gce.graphs.graph import Graph
 

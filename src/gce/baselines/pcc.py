@@ -23,8 +23,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from gce.baselines.padded import Normal, NormalNet, PaddedBaseline, PaddedConfig
-from gce.baselines.trainable import Schedule
-from gce.baselines.windows import Draw
+from gce.baselines.trainable import Draw, Schedule
 
 
 @dataclass(frozen=True)
@@ -41,11 +40,7 @@ class PccConfig(PaddedConfig):
 class Pcc(PaddedBaseline):
     name, config_class = "pcc", PccConfig
     schedule: ClassVar[Schedule] = Schedule(
-        iterations=40_000,
-        learning_rate=1e-3,
-        horizons=(1, 4, 4, 8, 8, 16),
-        draw=Draw(systems=16, windows=4),
-        validate_every=4000,
+        iterations=40_000, learning_rate=1e-3, draw=Draw(systems=16), validate_every=4000
     )
     config: PccConfig
 

@@ -21,8 +21,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from gce.baselines.padded import NormalNet, PaddedBaseline, PaddedConfig, mlp
-from gce.baselines.trainable import Schedule
-from gce.baselines.windows import Draw
+from gce.baselines.trainable import Draw, Schedule
 
 SMALLEST_DETERMINANT = 0.1
 
@@ -30,11 +29,7 @@ SMALLEST_DETERMINANT = 0.1
 class Vae(PaddedBaseline):
     name, config_class = "vae", PaddedConfig
     schedule: ClassVar[Schedule] = Schedule(
-        iterations=60_000,
-        learning_rate=1e-3,
-        horizons=(1, 4, 4, 8, 8, 16),
-        draw=Draw(systems=16, windows=4),
-        validate_every=6000,
+        iterations=60_000, learning_rate=1e-3, draw=Draw(systems=16), validate_every=6000
     )
 
     def __init__(self, config: PaddedConfig) -> None:

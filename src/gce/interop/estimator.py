@@ -80,8 +80,7 @@ class Regressor:
         """
         from gce.system.system import adapt
         from gce.training.learning import train
-        from gce.training.preparation import prepare
-        from gce.training.presets import config_for
+        from gce.training.preparation import config_for, prepare
 
         self._alone = edge_index is None
         data = self._data(X, u, edge_index, groups, system)

@@ -1,32 +1,41 @@
-"""A data set in, a trained model out: what is kept for validation, stretches of equal length, and the training."""
+"""A data set in, a trained model out: what is kept for validation, stretches of equal length, and the training.
+
+In the end a model may look once more at all systems it was trained on, and keep what they tell as a prior.
+"""
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import reduce
+from operator import add
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from gce.errors import InputError
-from gce.model.config import ModelConfig
+from gce.graphs.topology import Topology
 from gce.model.model import Model
+from gce.operators.prior import TrainingPrior
+from gce.operators.regression import Sums
+from gce.operators.ridge import Moments
+from gce.operators.whitening import Colour
 from gce.progress import progress
-from gce.training.batches import SystemData
-from gce.training.config import TrainingConfig
-from gce.training.loop import Progress, Training, validation_error
-from gce.training.preparation import prepare
-from gce.training.presets import config_for, training_for
-from gce.training.remembering import remember
+from gce.system.evidence import colour_of, see, total
+from gce.system.system import adapt
+from gce.training.batches import Recorded, SystemData, TrainingConfig, digest, draw_batch, loss_of
+from gce.training.loop import Progress, Training, place_for, prediction_error
+from gce.training.preparation import config_for, prepare, training_for
 from gce.trajectory import Dataset, Episode
 
 GROWTH = (4, 16, 16, 16, 32, 32, 32)
 """Steps predicted in training, before the longest."""
-
 VALIDATION_SYSTEMS, VALIDATION_EPISODES = 12, 9
+SOME = 10
+"""Systems that the correlation of the noise is found on, in TURNS turns."""
+TURNS = 4
 
 
 @dataclass(frozen=True)
@@ -82,29 +91,45 @@ def train(
     kept, rest = split_for_training(data, validation, seed)
     config = config_for(data, **(model or {}))
     prepared = prepare(config, rest, seed).to(device)
-    systems = [
-        SystemData(prepared, stretches)
-        for episodes in _by_system(rest)
-        if len(stretches := equal_stretches(episodes, max(horizon, settings.fit_steps), _can_be_cut(config))) > 1
-    ]
-    if not systems:
-        raise InputError("there is no system with at least two episodes to train on; give more episodes of each")
-    with tempfile.TemporaryDirectory() as nowhere:
-        place = Path(nowhere if folder is None else folder)
-        try:
-            place.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise InputError(f"cannot write {folder}: {error.strerror}; give another folder") from None
-        run = Training(prepared, systems, kept, settings, place)
+    # A stretch from the middle of an episode must mean the same as one from its start.
+    cut = not (config.fresh_start or config.previous_action or config.history > 1)
+    systems = [SystemData(prepared, some) for some in equal_systems(rest, max(horizon, settings.fit_steps), cut)]
+    with place_for(folder) as place:
+        run = training_of(prepared, systems, kept, settings, place)
         run.resume()
         with progress("training", iterations, "iterations") if tell is None else nullcontext(start) as done:
             done(run.iteration)
             best = run.run(tell or (lambda now: done(1)))
     prior = prepared.features.training_prior
     if prior is not None:
-        remember(prepared, prior, _by_system(rest))
+        remember(prepared, prior, by_system(rest))
         best = validation_error(prepared, kept)
     return Trained(prepared.eval(), best, run.seconds)
+
+
+def training_of(
+    model: Model,
+    systems: Sequence[Recorded],
+    validation: Sequence[Sequence[Episode]],
+    config: TrainingConfig,
+    folder: Path,
+) -> Training:
+    """The training of a model on some systems; it is judged by others, or by other episodes."""
+    return Training(
+        model,
+        lambda horizon, rng, generator: loss_of(model, draw_batch(systems, config, horizon, rng), config, generator),
+        lambda: validation_error(model, validation),
+        config,
+        folder,
+        model.config.described(),
+        digest(systems, validation),
+    )
+
+
+def validation_error(model: Model, systems: Sequence[Sequence[Episode]]) -> float:
+    """Mean NRMSE of predicting the first episode of each system after adapting to the others."""
+    unit = model.observation_std.double().numpy()
+    return prediction_error(lambda episodes: adapt(model, episodes, measure=False), unit, systems)
 
 
 def split_for_training(data: Dataset, share: float, seed: int) -> tuple[list[list[Episode]], Dataset]:
@@ -117,7 +142,7 @@ def split_for_training(data: Dataset, share: float, seed: int) -> tuple[list[lis
     if len(numbers) >= 3:
         count = int(np.clip(np.rint(share * len(numbers)), 1, len(numbers) - 1))
         kept, rest = data.split([count / len(numbers), 1 - count / len(numbers)], seed)
-        systems = [episodes[:VALIDATION_EPISODES] for episodes in _by_system(kept)[:VALIDATION_SYSTEMS]]
+        systems = [episodes[:VALIDATION_EPISODES] for episodes in by_system(kept)[:VALIDATION_SYSTEMS]]
         if any(len(episodes) < 2 for episodes in systems):
             raise InputError("a system has a single episode; give at least two of each, one to adapt to the system")
         return systems, rest
@@ -155,10 +180,51 @@ def equal_stretches(episodes: Sequence[Episode], wanted: int, cut: bool) -> list
     return stretches if len(stretches) > 1 else list(episodes)
 
 
-def _can_be_cut(config: ModelConfig) -> bool:
-    """Whether a stretch from the middle of an episode means the same as one from its start."""
-    return not (config.fresh_start or config.previous_action or config.history > 1)
+def equal_systems(data: Dataset, wanted: int, cut: bool) -> list[list[Episode]]:
+    """The systems with at least two stretches, as `equal_stretches` makes them."""
+    found = [equal_stretches(episodes, wanted, cut) for episodes in by_system(data)]
+    found = [stretches for stretches in found if len(stretches) > 1]
+    if not found:
+        raise InputError("there is no system with at least two episodes to train on; give more episodes of each")
+    return found
 
 
-def _by_system(data: Dataset) -> list[list[Episode]]:
+def by_system(data: Dataset) -> list[list[Episode]]:
     return [[data[int(k)] for k in data.group(int(g)).episodes] for g in np.unique(data.groups)]
+
+
+# ---- remembering ----
+
+
+def remember(model: Model, memory: TrainingPrior, systems: Sequence[Sequence[Episode]]) -> None:
+    """Fill the memory of a model. A system is the episodes of one graph, each of two steps or more."""
+    correlation, some = 0.0, systems[:SOME]
+    with progress("remembering", TURNS * len(some) + len(systems), "systems") as done:
+        for _ in range(TURNS):
+            memory.keep(_moments(model, some, correlation, done), correlation)
+            correlation = _correlation(model, memory, some)
+        memory.keep(_moments(model, systems, correlation, done), correlation)
+
+
+def _moments(
+    model: Model, systems: Sequence[Sequence[Episode]], correlation: float, done: Callable[[int], None]
+) -> Moments:
+    found = []
+    for episodes in systems:
+        graph = episodes[0].graph
+        seen = see(model, episodes, graph, Colour.even(correlation, graph.num_nodes))
+        found.append(total(seen).sums.moments)
+        done(1)
+    return reduce(add, found)
+
+
+def _correlation(model: Model, memory: TrainingPrior, systems: Sequence[Sequence[Episode]]) -> float:
+    """Of what the operator of all leaves of single systems, in the mean."""
+    moments, graphs = memory.moments, [episodes[0].graph for episodes in systems]
+    regression = model.regression(moments.cross.shape[-1])
+    operator = regression.fit(Sums(moments), Topology.of(graphs[0], model.device), model.config.ridge)
+    found = [
+        colour_of(model, see(model, episodes, graph), operator, graph).correlation
+        for episodes, graph in zip(systems, graphs, strict=True)
+    ]
+    return float(np.mean(found))
