@@ -12,8 +12,7 @@ import small
 from gce.baselines import BASELINES, BaselineController, BaselineDynamics, adapt, load, save, train
 from gce.baselines.base import configure
 from gce.baselines.koopman import LinearAdapted
-from gce.baselines.trainable import Draw, FineTuning, Trainable, draw_batch
-from gce.baselines.training import systems_of, training_of, validation_error
+from gce.baselines.trainable import Draw, FineTuning, Trainable, draw_batch, systems_of, training_of, validation_error
 from gce.control.problem import Problem
 from gce.control.qp import solve_qp
 from gce.control.settle import Dynamics, Task

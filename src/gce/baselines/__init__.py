@@ -2,8 +2,7 @@
 
 from gce.baselines.base import Adapted, Baseline, adapt
 from gce.baselines.controller import BaselineController, BaselineDynamics
-from gce.baselines.folder import BASELINES, load, save
-from gce.baselines.training import train
+from gce.baselines.folder import BASELINES, load, save, train
 
 __all__ = [
     "BASELINES",

@@ -42,9 +42,8 @@ class Train:
     def run(self) -> None:
         import torch
 
-        from gce.baselines.folder import about, baseline_named
+        from gce.baselines.folder import about, baseline_named, train
         from gce.baselines.trainable import Schedule
-        from gce.baselines.training import train
         from gce.trajectory import Dataset
 
         for name in ("iterations", "minutes", "max_nodes", "threads"):

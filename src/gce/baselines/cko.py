@@ -23,9 +23,8 @@ filled up with zeros to the largest.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import torch
 from jaxtyping import Float, Int
@@ -88,11 +87,7 @@ class CkoAdapted(LinearAdapted):
 
 class Cko(Koopman, Trainable):
     name, config_class, adapted_class = "cko", CkoConfig, CkoAdapted
-    schedule: ClassVar[Schedule] = Schedule(
-        iterations=4000,
-        horizons=(4, 16, 16, 32, 32, 64),
-        draw=Draw(systems=4, windows=4, fit_episodes=8, fit_steps=12),
-    )
+    schedule = Schedule(horizons=(4, 16, 16, 32, 32, 64), draw=Draw(fit_episodes=8))
 
     def __init__(self, config: CkoConfig) -> None:
         super().__init__(config)
@@ -146,26 +141,24 @@ def fitted(
     ridge: float,
 ) -> list[Float[Tensor, "D m"]]:
     """The operators of each graph, as `Blocks.regressions` finds them all at once."""
-    found, start = [], 0
-    for size in topology.splits:
+    found = []
+    for start, graph in _graphs(topology):
         whole = X.new_zeros(X.shape[-1], psi.shape[-1], dtype=torch.float64)
-        for nodes in _apart(topology, start, size):
+        for nodes in _apart(graph):
             some = replace(topology, splits=(len(nodes),))  # regressions look at the splits alone
-            (part,) = blocks.regressions(X[..., nodes, :], psi[..., nodes, :], some)
+            (part,) = blocks.regressions(X[..., start + nodes, :], psi[..., start + nodes, :], some)
             # The ridge is on the mean over all rows of the graph, of which these are some.
-            whole = whole + part.solve(ridge * size / len(nodes))
+            whole = whole + part.solve(ridge * graph.num_nodes / len(nodes))
         found.append(whole)
-        start += size
     return found
 
 
-def _apart(topology: Topology, start: int, size: int) -> list[Int[Tensor, " nodes"]]:
+def _apart(graph: Topology) -> list[Int[Tensor, " nodes"]]:
     """The nodes of a graph by type; all together where two types receive in the same relation."""
-    graph = _part(topology, start, size)
     pairs = torch.stack([graph.node_type[graph.receivers], graph.edge_type]).unique(dim=1)
     if pairs.shape[1] > len(graph.edge_type.unique()):
-        return [torch.arange(start, start + size)]
-    return [start + (graph.node_type == kind).nonzero().squeeze(1) for kind in graph.node_type.unique()]
+        return [torch.arange(graph.num_nodes)]
+    return [(graph.node_type == kind).nonzero().squeeze(1) for kind in graph.node_type.unique()]
 
 
 def rolled_out(
@@ -176,10 +169,8 @@ def rolled_out(
     topology: Topology,
 ) -> Float[Tensor, "windows steps nodes f"]:
     """z after each step."""
-    systems, start = [], 0
-    for C, size in zip(coefficients, topology.splits, strict=True):
-        systems.append(blocks.assemble(C.to(z.dtype), _part(topology, start, size)))
-        start += size
+    graphs = zip(coefficients, _graphs(topology), strict=True)
+    systems = [blocks.assemble(C.to(z.dtype), graph) for C, (_, graph) in graphs]
     largest = max(topology.splits)
 
     def filled(rows: Float[Tensor, "*batch nodes k"]) -> Float[Tensor, "graphs *batch s"]:
@@ -201,19 +192,23 @@ def rolled_out(
     return torch.cat([one[..., :size, :] for one, size in zip(whole, topology.splits, strict=True)], dim=-2)
 
 
-def _part(topology: Topology, start: int, size: int) -> Topology:
-    """One graph of a union."""
-    inside = (topology.receivers >= start) & (topology.receivers < start + size)
-    nodes = slice(start, start + size)
-    return Topology(
-        senders=topology.senders[inside] - start,
-        receivers=topology.receivers[inside] - start,
-        edge_type=topology.edge_type[inside],
-        node_type=topology.node_type[nodes],
-        node_attributes=topology.node_attributes[nodes],
-        edge_attributes=topology.edge_attributes[inside],
-        splits=(size,),
-    )
+def _graphs(topology: Topology) -> Iterator[tuple[int, Topology]]:
+    """The graphs of a union, each with the number of its first node."""
+    start = 0
+    for size in topology.splits:
+        inside = (topology.receivers >= start) & (topology.receivers < start + size)
+        nodes = slice(start, start + size)
+        alone = Topology(
+            senders=topology.senders[inside] - start,
+            receivers=topology.receivers[inside] - start,
+            edge_type=topology.edge_type[inside],
+            node_type=topology.node_type[nodes],
+            node_attributes=topology.node_attributes[nodes],
+            edge_attributes=topology.edge_attributes[inside],
+            splits=(size,),
+        )
+        yield start, alone
+        start += size
 
 
 def _padded(matrix: Float[Tensor, "r c"], rows: int, columns: int) -> Float[Tensor, "rows columns"]:

@@ -15,10 +15,11 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TypeGuard
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Complex, Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from gce.baselines.base import Adapted
@@ -103,14 +104,39 @@ class EmbeddingDynamics(BaselineDynamics):
         return np.eye(x.shape[-1])[None, self.adapted.embedding]
 
 
-@dataclass(frozen=True, eq=False)
-class ImpulsePath:
-    """y_1..y_M as a function of controls; what the planner takes for states are these outputs."""
+class Impulse:
+    """The responses of an adapted system's observations, worked out once for all its plans.
 
-    spectrum: Complex[Array, "frequencies p n"]
-    free: Float[Array, "M p"]
+    goal: where the output is linearised, in physical units. steps: the longest plan.
+    """
+
+    def __init__(
+        self, adapted: LinearAdapted, controls: Bool[Array, "nodes a"], goal: Float[Array, "nodes d"], steps: int
+    ) -> None:
+        at = adapted.start(goal.copy())
+        D = adapted.output_slopes(at[None])[0].double()
+        with torch.no_grad():
+            d = adapted.observe(at).flatten() - D @ at
+        inputs = adapted.B.unflatten(-1, (len(controls), -1))[..., : controls.shape[1]].flatten(-2)
+        carried = inputs[:, torch.from_numpy(controls.flatten())].contiguous()
+        found = []
+        for _ in range(steps):
+            found.append(D @ carried)
+            carried = adapted.A @ carried
+        self.D, self.d, self.responses = D.numpy(), d.numpy(), torch.stack(found).numpy()
+
+
+class ImpulseDynamics:
+    """One plan's dynamics, and its path: what the planner takes for states are the outputs y_0, y_1..y_M themselves."""
+
+    def __init__(self, plain: BaselineDynamics, impulse: Impulse, x0: Float[Array, " s"], steps: int) -> None:
+        self.plain = plain
+        still = plain.rollout(x0, np.zeros((steps, impulse.responses.shape[-1])))
+        self.y0, self.free = impulse.D @ x0 + impulse.d, still @ impulse.D.T + impulse.d
+        self.spectrum = np.fft.rfft(impulse.responses[:steps], 2 * steps, axis=0)
 
     def forward(self, u: Float[Array, "M n"], affine: bool = True) -> Float[Array, "M p"]:
+        """y_1..y_M as a function of controls."""
         M = len(self.free)
         found = np.einsum("fpn,fn->fp", self.spectrum, np.fft.rfft(u, 2 * M, axis=0), optimize=True)
         y = np.fft.irfft(found, 2 * M, axis=0)[:M]
@@ -122,50 +148,12 @@ class ImpulsePath:
         found = np.einsum("fpn,fp->fn", self.spectrum.conj(), seen, optimize=True)
         return np.fft.irfft(found, 2 * M, axis=0)[:M]
 
-
-class Impulse:
-    """The responses of an adapted system's observations, worked out once for all its plans.
-
-    goal: where the output is linearised, in physical units. steps: the longest plan.
-    """
-
-    def __init__(
-        self, adapted: LinearAdapted, controls: Bool[Array, "nodes a"], goal: Float[Array, "nodes d"], steps: int
-    ) -> None:
-        self.adapted, self.controls, self.steps = adapted, controls, steps
-        at = adapted.start(goal.copy())
-        self.D = adapted.output_slopes(at[None])[0].double()
-        with torch.no_grad():
-            self.d = adapted.observe(at).flatten() - self.D @ at
-
-    @cached_property
-    def responses(self) -> Float[Array, "M p n"]:
-        nodes, a = self.controls.shape
-        inputs = self.adapted.B.unflatten(-1, (nodes, -1))[..., :a].flatten(-2)
-        carried = inputs[:, torch.from_numpy(self.controls.flatten())].contiguous()
-        found = []
-        for _ in range(self.steps):
-            found.append(self.D @ carried)
-            carried = self.adapted.A @ carried
-        return torch.stack(found).numpy()
-
-
-class ImpulseDynamics:
-    """One plan's dynamics: what the planner takes for states are the outputs y_0, y_1..y_M themselves."""
-
-    def __init__(self, plain: BaselineDynamics, impulse: Impulse, x0: Float[Array, " s"], steps: int) -> None:
-        self.plain = plain
-        still = plain.rollout(x0, np.zeros((steps, impulse.responses.shape[-1])))
-        D, d = impulse.D.numpy(), impulse.d.numpy()
-        self.y0, free = D @ x0 + d, still @ D.T + d
-        self.along = ImpulsePath(np.fft.rfft(impulse.responses[:steps], 2 * steps, axis=0), free)
-
     def rollout(self, x0: Float[Array, " p"], u: Float[Array, "*batch M n"]) -> Float[Array, "*batch M p"]:
-        each = [self.along.forward(one) for one in u.reshape(-1, *u.shape[-2:])]
+        each = [self.forward(one) for one in u.reshape(-1, *u.shape[-2:])]
         return np.stack(each).reshape(*u.shape[:-1], -1)
 
-    def path(self, x0: Float[Array, " p"], x: Float[Array, "M p"], u: Float[Array, "M n"]) -> ImpulsePath:
-        return self.along
+    def path(self, x0: Float[Array, " p"], x: Float[Array, "M p"], u: Float[Array, "M n"]) -> ImpulseDynamics:
+        return self
 
     def goal(self, observations: Float[Array, "M nodes d"]) -> Float[Array, "M p"]:
         return self.plain.goal(observations)
@@ -188,29 +176,18 @@ class BaselineController:
     tolerance: float = 1e-4
 
     def __post_init__(self) -> None:
-        p, c, n = self.problem, self.adapted.model.sizes, self.adapted.graph.num_nodes
-        check_problem(p, n, c)
+        p, model = self.problem, self.adapted.model
+        check_problem(p, self.adapted.graph.num_nodes, model.sizes)
         if p.on == "features" and not isinstance(self.adapted, LinearAdapted):
-            raise InputError(f"{self.adapted.model.name} has no features to state a goal in; use observations")
-        if p.on == "features" and self._large:
+            raise InputError(f"{model.name} has no features to state a goal in; use observations")
+        if p.on == "features" and _large(self.adapted):
             raise InputError(f"a plan in features is for at most {LARGE_STATE} of all nodes; use observations")
-
-    @property
-    def _large(self) -> bool:
-        return isinstance(self.adapted, LinearAdapted) and len(self.adapted.c) > LARGE_STATE
-
-    def _dynamics(self, controls: Bool[Array, "nodes a"], exogenous: Tensor | None) -> BaselineDynamics:
-        if self.problem.on == "features" and isinstance(self.adapted, LinearAdapted):
-            return EmbeddingDynamics(self.adapted, controls, exogenous)
-        return BaselineDynamics(self.adapted, controls, exogenous)
 
     @cached_property
     def _impulse(self) -> Impulse | None:
         """Responses in place of matrices along the path, where the method is linear and the graph large."""
         adapted, p = self.adapted, self.problem
-        if not (isinstance(adapted, LinearAdapted) and self._large):
-            return None
-        return Impulse(adapted, p.controls, p.goals[-1], p.horizon)
+        return Impulse(adapted, p.controls, p.goals[-1], p.horizon) if _large(adapted) else None
 
     def plan(
         self,
@@ -224,19 +201,19 @@ class BaselineController:
         """The best actions from an observation on, for the steps that remain, as those of `gce.planning.controller`."""
         clock = time.process_time()
         p, model = self.problem, self.adapted.model
-        exogenous = exogenous_after(p, step, model.exogenous_std)
-        plain = self._dynamics(p.controls, exogenous)
-        x0 = plain.start(observation, before)
-        known = self._impulse
+        known = (p.controls, exogenous_after(p, step, model.exogenous_std))
+        plain = BaselineDynamics(self.adapted, *known)
+        if p.on == "features" and isinstance(self.adapted, LinearAdapted):
+            plain = EmbeddingDynamics(self.adapted, *known)
+        begin = x0 = plain.start(observation, before)
         dynamics: BaselineDynamics | ImpulseDynamics = plain
-        begin = x0
-        if known is not None:
-            dynamics = ImpulseDynamics(plain, known, x0, p.horizon - step)
+        if self._impulse is not None:
+            dynamics = ImpulseDynamics(plain, self._impulse, x0, p.horizon - step)
             begin = dynamics.y0
         turns = Turns(self.iterations, self.tolerance)
         settled, actions, cost = settled_plan(model, dynamics, dynamics, begin, p, step, before, start, turns)
         with torch.no_grad():
-            states = settled.x if known is None else plain.rollout(x0, settled.u)
+            states = settled.x if dynamics is plain else plain.rollout(x0, settled.u)
             path = torch.from_numpy(np.concatenate([x0[None], states]))
             expected = model.denormalise(self.adapted.observe(path)).numpy()
             features = self.adapted.features(path).numpy()
@@ -251,3 +228,7 @@ class BaselineController:
             gradient=settled.gradient,
             seconds=time.process_time() - clock,
         )
+
+
+def _large(adapted: Adapted) -> TypeGuard[LinearAdapted]:
+    return isinstance(adapted, LinearAdapted) and len(adapted.c) > LARGE_STATE

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from jaxtyping import Float
@@ -47,7 +46,7 @@ class GraphOdeConfig(Config):
 
 class GraphOde(FineTuned):
     name, config_class = "graph_ode", GraphOdeConfig
-    schedule: ClassVar[Schedule] = Schedule(iterations=3000)
+    schedule = Schedule(iterations=3000)
 
     def __init__(self, config: GraphOdeConfig) -> None:
         super().__init__(config)

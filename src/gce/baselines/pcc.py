@@ -16,7 +16,6 @@ implementations use to start the training.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from jaxtyping import Float
@@ -39,9 +38,7 @@ class PccConfig(PaddedConfig):
 
 class Pcc(PaddedBaseline):
     name, config_class = "pcc", PccConfig
-    schedule: ClassVar[Schedule] = Schedule(
-        iterations=40_000, learning_rate=1e-3, draw=Draw(systems=16), validate_every=4000
-    )
+    schedule = Schedule(iterations=40_000, learning_rate=1e-3, draw=Draw(systems=16), validate_every=4000)
     config: PccConfig
 
     def __init__(self, config: PccConfig) -> None:

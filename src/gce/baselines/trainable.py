@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
@@ -13,15 +14,17 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from gce.baselines.base import Adapted, Baseline
+from gce.baselines.base import Adapted, Baseline, adapt
 from gce.graphs.graph import Graph
 from gce.graphs.topology import Topology
-from gce.training.batches import Recorded
-from gce.training.loop import LoopConfig, descend
-from gce.trajectory import Episode
+from gce.training.batches import Recorded, digest
+from gce.training.learning import Systems, equal_systems, prediction_error
+from gce.training.loop import LoopConfig, Training, descend
+from gce.trajectory import Dataset, Episode
 
 FRESH_SHARE = 0.2
 """Of windows that open their episode."""
+UNIT_SYSTEMS = 100
 
 
 @dataclass(frozen=True)
@@ -141,3 +144,28 @@ class FineTuned(Trainable):
                 if error < least:
                     best, least = found, error
         return best
+
+
+def training_of(
+    model: Trainable, systems: Sequence[Recorded], validation: Systems, plan: Schedule, folder: Path
+) -> Training:
+    """The training of a baseline on some systems; it is judged by others, or by other episodes."""
+
+    def loss(horizon: int, rng: np.random.Generator, generator: torch.Generator) -> Tensor:
+        return model.loss(draw_batch(systems, plan.draw, horizon, rng), generator)
+
+    about = {"baseline": model.name, **asdict(model.sizes)}
+    data = digest(systems, validation)
+    return Training(model, loss, lambda: validation_error(model, validation), plan, folder, about, data)
+
+
+def validation_error(model: Baseline, systems: Systems) -> float:
+    return prediction_error(lambda episodes: adapt(model, episodes), model, systems)
+
+
+def systems_of(model: Trainable, data: Dataset, plan: Schedule) -> list[Recorded]:
+    """The systems to train on, of equal length where the method fits operators on some episodes; sets their units."""
+    wanted = max(*plan.horizons, plan.draw.fit_steps)
+    found = equal_systems(data, wanted, not model.sizes.previous_action, model.recorded)
+    model.set_inputs(found[:UNIT_SYSTEMS])
+    return found

@@ -14,8 +14,6 @@ means over pairs (x, u, x') one step apart. Predictions and plans take zbar = z.
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -28,9 +26,7 @@ SMALLEST_DETERMINANT = 0.1
 
 class Vae(PaddedBaseline):
     name, config_class = "vae", PaddedConfig
-    schedule: ClassVar[Schedule] = Schedule(
-        iterations=60_000, learning_rate=1e-3, draw=Draw(systems=16), validate_every=6000
-    )
+    schedule = Schedule(iterations=60_000, learning_rate=1e-3, draw=Draw(systems=16), validate_every=6000)
 
     def __init__(self, config: PaddedConfig) -> None:
         super().__init__(config)

@@ -6,8 +6,9 @@ others, and follows the gradient of the prediction error through the rollout, th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
 from functools import cached_property
 
 import numpy as np
@@ -21,7 +22,6 @@ from gce.model.model import Model, nodes_first
 from gce.model.step import Stepper, rollout
 from gce.operators import Operator
 from gce.system.evidence import model_inputs
-from gce.training import checkpoint
 from gce.training.loop import LoopConfig
 from gce.trajectory import Episode
 
@@ -30,13 +30,11 @@ from gce.trajectory import Episode
 class TrainingConfig(LoopConfig):
     """How to train.
 
-    horizons: steps rolled out, growing; each for an equal share of the iterations.
     systems, fit_episodes, fit_steps: what operators are fitted on; rollouts: windows a system to predict.
     free_running: whether windows are rolled out from their first state; otherwise every step is predicted from the true
         state before it, and judged by the effects that its operator should have had. Where what is left to learn is
         small beside noise that grows with time, single steps teach more.
     fresh_share: of chunks and windows that open an episode. noise: largest observation noise added to some batches.
-    patience: stop after so many validations without progress; 0 never.
     """
 
     iterations: int = 3000
@@ -97,14 +95,26 @@ class SystemData(Recorded):
             pairs.append((model.states(seen, inputs[..., : model.config.num_actions]), inputs))
         # Forms without shared operators have one for each node, and no batch of systems.
         alike = model.features.batched and model.form.shared
-        super().__init__(graph, pairs, checkpoint.fingerprint([graph]) if alike else None)
+        super().__init__(graph, pairs, fingerprint([graph]) if alike else None)
+
+
+def fingerprint(parts: Iterable[Graph | np.ndarray | None]) -> str:
+    """A digest of graphs and arrays, in order."""
+    found = hashlib.sha256()
+    for part in parts:
+        arrays = [getattr(part, field.name) for field in fields(part)] if isinstance(part, Graph) else [part]
+        for array in arrays:
+            if array is not None:
+                found.update(f"{array.dtype} {array.shape} ".encode())
+                found.update(np.ascontiguousarray(array).data)
+    return found.hexdigest()
 
 
 def digest(systems: Sequence[Recorded], validation: Sequence[Sequence[Episode]]) -> str:
     """Of all that is trained and validated on."""
     seen = [part for s in systems for part in (s.graph, s.states.cpu().numpy(), s.inputs.cpu().numpy())]
     kept = [p for es in validation for e in es for p in (e.graph, e.observations, e.actions, e.exogenous)]
-    return checkpoint.fingerprint(seen + kept)
+    return fingerprint(seen + kept)
 
 
 @dataclass(frozen=True)

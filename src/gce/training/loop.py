@@ -1,7 +1,8 @@
 """The training loop, of our models and of the baselines.
 
 All randomness of an iteration comes from the seed and the iteration's number, so a training that was stopped goes on
-bit for bit. What is trained, its loss and its validation error are handed in.
+bit for bit. What is trained, its loss and its validation error are handed in. A checkpoint is one safetensors file
+with a JSON note in its header, replaced at once: a stop at any moment leaves a whole one. No pickle.
 """
 
 from __future__ import annotations
@@ -9,23 +10,26 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import os
+import signal
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from gce.errors import InputError
-from gce.metrics import nrmse
-from gce.training import checkpoint
-from gce.trajectory import Episode
 
+CHECKPOINT = "checkpoint.safetensors"
 WARM_UP = 100
 LOG_EVERY = 10
 
@@ -115,7 +119,7 @@ class Training:
         c = self.config
         stop = c.iterations if until is None else min(until, c.iterations)
         clock = time.monotonic()
-        with checkpoint.stops_between() as asked:
+        with stops_between() as asked:
             while self.iteration < stop and self.seconds < seconds and not (c.patience and self.stale >= c.patience):
                 loss = self._iterate()
                 self.iteration += 1
@@ -165,27 +169,73 @@ class Training:
     # ---- going on ----
 
     def save(self) -> None:
-        tensors = checkpoint.packed(self.model, self.best_state, self.optimiser)
+        tensors = {f"model.{k}": v for k, v in self.model.state_dict().items()}
+        tensors |= {f"best.{k}": v for k, v in self.best_state.items()}
+        for index, state in self.optimiser.state_dict()["state"].items():
+            tensors |= {f"adam.{index}.{k}": torch.as_tensor(v) for k, v in state.items()}
         best = None if math.isinf(self.best) else self.best
         now = {"iteration": self.iteration, "best": best, "stale": self.stale, "seconds": self.seconds}
-        checkpoint.write(self.folder, tensors, {**now, **self._same})
+        temporary = self.folder / f".{CHECKPOINT}.tmp"
+        whole = {k: v.detach().clone().contiguous() for k, v in tensors.items()}
+        save_file(whole, temporary, {"note": json.dumps({**now, **self._same})})
+        os.replace(temporary, self.folder / CHECKPOINT)
 
     def resume(self) -> bool:
         """Go on from the folder's checkpoint, if it has one of the same training on the same data."""
-        found = checkpoint.read(self.folder)
-        if found is None:
+        file = self.folder / CHECKPOINT
+        if not file.is_file():
             return False
-        tensors, text = found
-        if any(text.get(name) != self._same[name] for name in ("training", "config")):
+        try:
+            with safe_open(file, "pt") as opened:
+                note = json.loads(opened.metadata()["note"])
+            tensors = load_file(file)
+        except (OSError, KeyError, TypeError, ValueError, SafetensorError) as error:
+            raise InputError(f"the checkpoint in {self.folder} is damaged: {error}; choose another folder") from None
+        if any(note.get(name) != self._same[name] for name in ("training", "config")):
             raise InputError(f"{self.folder} holds another training; finish that one or choose another folder")
-        if text["data"] != self._same["data"]:
+        if note["data"] != self._same["data"]:
             raise InputError(
                 f"{self.folder} holds a training on other data; give the data it began with or choose another folder"
             )
-        self.best_state = checkpoint.unpacked(tensors, self.model, self.optimiser)
-        self.iteration, self.stale, self.seconds = text["iteration"], text["stale"], text["seconds"]
-        self.best = math.inf if text["best"] is None else text["best"]
+        parts: dict[str, dict[str, Tensor]] = {"model": {}, "best": {}, "adam": {}}
+        for key, value in tensors.items():
+            part, name = key.split(".", 1)
+            parts[part][name] = value
+        self.model.load_state_dict(parts["model"])
+        state = self.optimiser.state_dict()
+        state["state"] = {}
+        for key, value in parts["adam"].items():
+            index, name = key.split(".")
+            state["state"].setdefault(int(index), {})[name] = value
+        self.optimiser.load_state_dict(state)
+        self.best_state, self.best = parts["best"], math.inf if note["best"] is None else note["best"]
+        self.iteration, self.stale, self.seconds = note["iteration"], note["stale"], note["seconds"]
         return True
+
+
+@contextmanager
+def stops_between() -> Iterator[Callable[[], bool]]:
+    """Within, Ctrl-C only asks to stop: work looks for it between two iterations, when its state is whole.
+
+    Gives a function that tells whether it was asked. A second Ctrl-C ends the work where it is.
+    """
+    asked = False
+
+    def ask(number: int, frame: object) -> None:
+        nonlocal asked
+        if asked:
+            raise KeyboardInterrupt
+        asked = True
+
+    foreign = threading.current_thread() is not threading.main_thread()
+    if foreign or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield lambda: False  # somebody else decides what an interrupt means
+        return
+    signal.signal(signal.SIGINT, ask)
+    try:
+        yield lambda: asked
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @contextmanager
@@ -198,25 +248,3 @@ def place_for(folder: Path | str | None) -> Iterator[Path]:
         except OSError as error:
             raise InputError(f"cannot write {folder}: {error.strerror}; give another folder") from None
         yield place
-
-
-@runtime_checkable
-class Predictor(Protocol):
-    """What a model becomes when it is adapted to a system."""
-
-    def predict(
-        self, observation: np.ndarray, actions: np.ndarray, *, exogenous: np.ndarray | None = None
-    ) -> np.ndarray: ...
-
-
-def prediction_error(
-    adapt: Callable[[Sequence[Episode]], Predictor], unit: np.ndarray, systems: Sequence[Sequence[Episode]]
-) -> float:
-    """Mean NRMSE of predicting the first episode of each system after adapting to the others."""
-    errors = []
-    for first, *others in systems:
-        predicted = adapt(others).predict(first.observations[0].astype(float), first.actions, exogenous=first.exogenous)
-        with np.errstate(over="ignore", invalid="ignore"):
-            error = nrmse(predicted[1:], first.observations[1:].astype(float), unit)
-        errors.append(np.nan_to_num(error, nan=100.0).clip(max=100.0).mean())
-    return float(np.mean(errors))
