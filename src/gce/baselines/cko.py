@@ -117,10 +117,11 @@ class Cko(Koopman, Trainable):
         d = c.num_observations
         truth = w.states[..., :d]
         fit_psi = self.encoder(batch.fit.states[..., :d], topology)
-        X = self.blocks.regressors(self.with_previous(fit_psi, batch.fit.states)[:, :-1], batch.fit.inputs, topology)
+        fit_z = torch.cat([fit_psi[:, :-1], batch.fit.states[:, :-1, :, d:]], dim=-1)
+        X = self.blocks.regressors(fit_z, batch.fit.inputs, topology)
         C = fitted(self.blocks, X, fit_psi[:, 1:], topology, c.ridge)
         psi = self.encoder(truth, topology)
-        z = self.with_previous(psi[:, 0], w.states[:, 0])
+        z = torch.cat([psi[:, 0], w.states[:, 0, :, d:]], dim=-1)
         path = rolled_out(self.blocks, C, z, w.inputs, topology)[..., : c.features]
         decoded = self.decoder(torch.cat([psi, path.clamp(-1e3, 1e3)], dim=1), topology)
         steps = truth.shape[1]

@@ -69,10 +69,7 @@ class GraphOde(FineTuned):
         )
 
     def advance(
-        self,
-        state: Float[Tensor, "*batch nodes c"],
-        inputs: Float[Tensor, "*batch nodes i"],
-        topology: Topology,
+        self, state: Float[Tensor, "*batch nodes c"], inputs: Float[Tensor, "*batch nodes i"], topology: Topology
     ) -> Float[Tensor, "*batch nodes c"]:
         """The next state; time is measured in steps."""
         c = self.config

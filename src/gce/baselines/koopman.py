@@ -144,11 +144,10 @@ class Koopman(Baseline):
         """Properties of edges that do not change."""
         return None
 
-    def with_previous(
-        self, psi: Float[Tensor, "*batch nodes f"], states: Float[Tensor, "*batch nodes c"]
-    ) -> Float[Tensor, "*batch nodes z"]:
+    def embedded(self, states: Float[Tensor, "*batch nodes c"], topology: Topology) -> Float[Tensor, "*batch nodes z"]:
         """z: features, and beside them the previous action of the states."""
-        return torch.cat([psi, states[..., self.sizes.num_observations :]], dim=-1)
+        d = self.sizes.num_observations
+        return torch.cat([self.features(states[..., :d], topology), states[..., d:]], dim=-1)
 
     @torch.no_grad()
     def fit(self, episodes: Sequence[Episode]) -> LinearAdapted:
@@ -158,10 +157,9 @@ class Koopman(Baseline):
         regressors, targets = [], []
         for episode in episodes:
             states, inputs = model.states(episode)
-            psi = model.features(states[..., : self.sizes.num_observations], topology)
-            z = model.with_previous(psi, states)
+            z = model.embedded(states, topology)
             regressors.append(self.blocks.regressors(z[:-1], inputs, *fixed))
-            targets.append(psi[1:])
+            targets.append(z[1:, :, : self.blocks.features])
         (regression,) = self.blocks.regressions(torch.cat(regressors), torch.cat(targets), topology)
         candidates = [
             self.adapted_class(model, graph, *self.blocks.assemble(regression.solve(ridge), *fixed))
@@ -183,8 +181,7 @@ class LinearAdapted(Adapted):
         self.A, self.B, self.c = A, B, c
 
     def encode(self, state: Float[Tensor, "*batch nodes c"]) -> Float[Tensor, "*batch s"]:
-        psi = self.model.features(state[..., : self.model.sizes.num_observations], self.topology)
-        return self.model.with_previous(psi, state).flatten(-2)
+        return self.model.embedded(state, self.topology).flatten(-2)
 
     def step(self, x: Float[Tensor, "*batch s"], inputs: Float[Tensor, "*batch nodes i"]) -> Float[Tensor, "*batch s"]:
         return x @ self.A.T + inputs.flatten(-2) @ self.B.T + self.c

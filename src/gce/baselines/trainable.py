@@ -6,6 +6,7 @@ import copy
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
@@ -109,7 +110,6 @@ class Trainable(Baseline):
     @abstractmethod
     def loss(self, batch: Batch, generator: torch.Generator) -> Float[Tensor, ""]: ...
 
-    @torch.no_grad()
     def set_inputs(self, systems: Sequence[Recorded]) -> None:
         """Learn the units of what the method sees from states, where it has any beside the observation's."""
 
@@ -154,13 +154,9 @@ def training_of(
     def loss(horizon: int, rng: np.random.Generator, generator: torch.Generator) -> Tensor:
         return model.loss(draw_batch(systems, plan.draw, horizon, rng), generator)
 
-    about = {"baseline": model.name, **asdict(model.sizes)}
-    data = digest(systems, validation)
-    return Training(model, loss, lambda: validation_error(model, validation), plan, folder, about, data)
-
-
-def validation_error(model: Baseline, systems: Systems) -> float:
-    return prediction_error(lambda episodes: adapt(model, episodes), model, systems)
+    about, data = {"baseline": model.name, **asdict(model.sizes)}, digest(systems, validation)
+    error = partial(prediction_error, partial(adapt, model), model, validation)
+    return Training(model, loss, error, plan, folder, about, data)
 
 
 def systems_of(model: Trainable, data: Dataset, plan: Schedule) -> list[Recorded]:
