@@ -56,9 +56,8 @@ class GraphOde(FineTuned):
             raise InputError("graph_ode needs torchdiffeq; install it with: pip install 'gce[baselines]'") from None
         self._odeint = odeint
         c = self.config = config
-        self.network = message_passing(
-            c, c.num_state + c.num_inputs, c.features, (c.node_width, c.edge_width), c.rounds
-        )
+        width = (c.node_width, c.edge_width)
+        self.network = message_passing(c, c.num_state + c.num_inputs, c.features, width, c.rounds)
         self.readout = nn.Linear(c.features, c.num_observations)
         with torch.no_grad():
             self.readout.weight.mul_(0.1)

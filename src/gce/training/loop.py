@@ -110,10 +110,7 @@ class Training:
         self.best_state = self._weights()
 
     def run(
-        self,
-        tell: Callable[[Progress], None] = lambda progress: None,
-        until: int | None = None,
-        seconds: float = math.inf,
+        self, tell: Callable[[Progress], None] = lambda now: None, until: int | None = None, seconds: float = math.inf
     ) -> float:
         """Train to the end, to an iteration, or until the seconds are spent; returns the best validation error."""
         c = self.config
