@@ -64,11 +64,13 @@ class Kpm(Koopman):
     def set_units(self, data: Dataset, seed: int = 0) -> None:
         super().set_units(data, seed)
         graphs = [data.group(int(g)).graph for g in sorted(set(data.groups))]
-        nodes = torch.cat([torch.as_tensor(g.node_attributes) for g in graphs])
-        edges = torch.cat([torch.as_tensor(g.edge_attributes) for g in graphs])
-        self.attribute_mean.copy_(nodes.mean(0))
-        self.attribute_std.copy_(nodes.std(0).clamp_min(1e-6))
-        self.edge_std.copy_(edges.std(0).clamp_min(1e-6))
+        if self.config.num_node_attributes:
+            nodes = torch.cat([torch.as_tensor(g.node_attributes) for g in graphs])
+            self.attribute_mean.copy_(nodes.mean(0))
+            self.attribute_std.copy_(nodes.std(0).clamp_min(1e-6))
+        if self.config.num_edge_attributes:
+            edges = torch.cat([torch.as_tensor(g.edge_attributes) for g in graphs])
+            self.edge_std.copy_(edges.std(0).clamp_min(1e-6))
 
     def monomials(self, variables: int) -> list[tuple[int, ...]]:
         return [m for degree in range(2, self.config.order + 1) for m in _products(variables, degree)]
