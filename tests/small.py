@@ -7,8 +7,7 @@ from pathlib import Path
 import torch
 
 from gce.envs.recording import Recording, record
-from gce.training.preparation import prepare
-from gce.training.presets import config_for
+from gce.training.preparation import config_for, prepare
 from gce.trajectory import Dataset
 
 TINY = {"features": 4, "linear_features": 2, "node_width": 8, "edge_width": 8, "rounds": 2}

@@ -19,8 +19,7 @@ from gce.graphs.graph import Graph, ring
 from gce.model.files import save_model
 from gce.reproduce.experiment import PAPER
 from gce.reproduce.tasks import SEEN, UNSEEN, sizes_of
-from gce.training.preparation import prepare
-from gce.training.presets import config_for, training_for
+from gce.training.preparation import config_for, prepare, training_for
 from gce.trajectory import Dataset
 from gce.views.explorer.workshop import choices
 from small import TINY

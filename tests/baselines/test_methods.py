@@ -9,15 +9,13 @@ import torch
 import gce.baselines.controller as room
 from gce.baselines import BaselineController, adapt, train
 from gce.baselines.base import Config, configure
-from gce.baselines.cko import Cko, CkoConfig
-from gce.baselines.cko_loss import fitted, rolled_out
+from gce.baselines.cko import Cko, CkoConfig, fitted, rolled_out
 from gce.baselines.graph_ode import GraphOde, GraphOdeConfig
 from gce.baselines.koopman import Blocks
 from gce.baselines.kpm import Kpm, KpmConfig
 from gce.baselines.padded import Normal, PaddedConfig
 from gce.baselines.pcc import Pcc, PccConfig
 from gce.baselines.vae import Vae
-from gce.baselines.windows import Recorded
 from gce.control.problem import Problem
 from gce.envs import world_named
 from gce.graphs.graph import Graph, ring
@@ -156,7 +154,7 @@ def test_cko_adapts_with_the_ridge_that_predicts_its_episodes_best():
         return Cko(config).fit(system_episodes())
 
     each = {factor: fitted(factor) for factor in (1.0, 1e3, 1e6)}
-    seen = Recorded(each[1.0].model, system_episodes())
+    seen = each[1.0].model.recorded(system_episodes())
     best = min(each, key=lambda factor: each[factor].miss(seen.states, seen.inputs))
     assert torch.equal(fitted(*each).A, each[best].A)
     assert not torch.equal(each[1.0].A, each[1e6].A)

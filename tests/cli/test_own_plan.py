@@ -12,8 +12,7 @@ from gce.cli.own_plan import limited, read_exogenous, read_goal, read_limits, re
 from gce.errors import InputError
 from gce.model.files import save_model
 from gce.system.files import about_system, load_system, save_system
-from gce.training.preparation import prepare
-from gce.training.presets import config_for
+from gce.training.preparation import config_for, prepare
 from gce.trajectory import Dataset
 from gce.views.report import read_details
 from small import TINY

@@ -11,8 +11,7 @@ from gce.graphs.topology import Topology
 from gce.model.step import Stepper
 from gce.system.system import adapt
 from gce.system.uncertainty import blocks, certificate, stabilised
-from gce.training.preparation import prepare
-from gce.training.presets import config_for
+from gce.training.preparation import config_for, prepare
 from gce.trajectory import Dataset
 from small import system_episodes, untrained
 

@@ -9,9 +9,7 @@ from gce.model.files import load_model, save_model
 from gce.model.step import Stepper
 from gce.system.system import adapt
 from gce.system.uncertainty import certificate
-from gce.training.batches import SystemData, draw_batch
-from gce.training.config import TrainingConfig
-from gce.training.losses import loss_of
+from gce.training.batches import SystemData, TrainingConfig, draw_batch, loss_of
 from small import close, recorded, system_episodes, untrained
 
 WORLDS = ["rope", "soft", "grid"]

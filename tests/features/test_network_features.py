@@ -14,7 +14,7 @@ from gce.graphs.topology import Topology
 from gce.model.files import load_model, save_model
 from gce.system.system import adapt
 from gce.training.learning import train
-from gce.training.presets import config_for
+from gce.training.preparation import config_for
 from small import close, recorded, system_episodes, untrained
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*samples for.*regressors")

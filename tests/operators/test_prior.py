@@ -12,9 +12,8 @@ from gce.operators.whitening import Colour
 from gce.system.evidence import see, total
 from gce.system.files import load_system, save_system
 from gce.system.system import adapt
-from gce.training.learning import train
-from gce.training.presets import config_for
-from gce.training.remembering import remember
+from gce.training.learning import remember, train
+from gce.training.preparation import config_for
 from gce.trajectory import Episode
 from small import close, recorded, system_episodes, untrained
 

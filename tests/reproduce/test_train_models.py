@@ -7,7 +7,7 @@ import pytest
 
 from gce.baselines import load
 from gce.baselines.folder import about
-from gce.baselines.windows import Draw
+from gce.baselines.trainable import Draw
 from gce.envs import Rope
 from gce.errors import InputError
 from gce.reproduce import recipes, train

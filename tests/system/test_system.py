@@ -9,8 +9,7 @@ from gce.errors import InputError
 from gce.model.step import Stepper
 from gce.system.system import adapt
 from gce.training.batches import SystemData
-from gce.training.preparation import prepare
-from gce.training.presets import config_for
+from gce.training.preparation import config_for, prepare
 from gce.trajectory import Dataset, Episode
 from linear import NODES, linear_episodes
 from small import TINY, close, recorded, system_episodes, untrained

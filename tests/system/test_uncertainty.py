@@ -8,8 +8,7 @@ import torch
 
 from gce.errors import InputError
 from gce.system.system import adapt
-from gce.training.preparation import prepare
-from gce.training.presets import config_for
+from gce.training.preparation import config_for, prepare
 from gce.trajectory import Dataset, Episode
 from linear import NODES, NOISE, PUSH, P, Q, linear_episodes, linear_step
 from small import TINY, close, system_episodes, untrained

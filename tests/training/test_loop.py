@@ -8,12 +8,10 @@ import torch
 
 from gce.errors import InputError
 from gce.graphs.topology import Topology
-from gce.training.batches import Batch, SystemData, draw_batch
-from gce.training.config import TrainingConfig
-from gce.training.loop import Training, horizon_at, learning_rate, validation_error
-from gce.training.losses import loss_of
-from gce.training.preparation import find_kinematics, prepare
-from gce.training.presets import config_for
+from gce.training.batches import Batch, SystemData, TrainingConfig, draw_batch, loss_of
+from gce.training.learning import training_of, validation_error
+from gce.training.loop import Training, horizon_at, learning_rate
+from gce.training.preparation import config_for, find_kinematics, prepare
 from gce.trajectory import Dataset
 from small import TINY, close, recorded, system_episodes, untrained
 
@@ -22,11 +20,13 @@ QUICK = TrainingConfig(
 )
 
 
-def training(folder, config: TrainingConfig = QUICK, **overrides) -> Training:
+def training(folder, config: TrainingConfig = QUICK, moved: float = 0.0, kept: int = 4, **overrides) -> Training:
+    """moved: how far one number is from the recorded one; kept: episodes to validate on."""
     folder.mkdir(exist_ok=True)
     model = untrained("rope", **overrides)
     systems = [SystemData(model, system_episodes("rope", group)) for group in (0, 1)]
-    return Training(model, systems, [system_episodes("rope", 2)], config, folder)
+    systems[1].states[2, 3, 0, 0] += moved
+    return training_of(model, systems, [system_episodes("rope", 2)[:kept]], config, folder)
 
 
 def weights(run: Training) -> dict[str, torch.Tensor]:
@@ -214,7 +214,7 @@ def test_the_best_validation_is_kept(tmp_path):
     told = []
     best = run.run(told.append)
     assert best == min(p.validation for p in told if p.validation is not None)
-    assert validation_error(run.model, run.validation) == best
+    assert validation_error(run.model, [system_episodes("rope", 2)]) == best
     lines = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
     assert [line["iteration"] for line in lines] == [2, 4]
 
@@ -232,14 +232,9 @@ def test_another_trainings_folder_is_refused(tmp_path):
 
 def test_other_data_are_refused(tmp_path):
     training(tmp_path).run(until=1)
-    other = training(tmp_path)
-    other.train[1].states[2, 3, 0, 0] += 1e-3
-    with pytest.raises(InputError, match="holds a training on other data"):
-        other.resume()
-    shorter = training(tmp_path)
-    shorter.validation = [shorter.validation[0][:-1]]
-    with pytest.raises(InputError, match="holds a training on other data"):
-        shorter.resume()
+    for other in (training(tmp_path, moved=1e-3), training(tmp_path, kept=3)):
+        with pytest.raises(InputError, match="holds a training on other data"):
+            other.resume()
 
 
 @pytest.mark.parametrize("damage", [b"{", b"", None])

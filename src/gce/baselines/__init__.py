@@ -1,10 +1,8 @@
 """Five other methods behind one interface: train, adapt, predict, and what a planner needs."""
 
 from gce.baselines.base import Adapted, Baseline, adapt
-from gce.baselines.controller import BaselineController
-from gce.baselines.folder import BASELINES, load, save
-from gce.baselines.planning import BaselineDynamics
-from gce.baselines.training import train
+from gce.baselines.controller import BaselineController, BaselineDynamics
+from gce.baselines.folder import BASELINES, load, save, train
 
 __all__ = [
     "BASELINES",

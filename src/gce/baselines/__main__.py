@@ -5,15 +5,12 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import tyro
 
 from gce.errors import InputError
 from gce.progress import counted, progress, run_module
-
-if TYPE_CHECKING:
-    from gce.training.loop import Progress
 
 
 @dataclass
@@ -42,9 +39,9 @@ class Train:
     def run(self) -> None:
         import torch
 
-        from gce.baselines.folder import about, baseline_named
+        from gce.baselines.folder import about, baseline_named, train
         from gce.baselines.trainable import Schedule
-        from gce.baselines.training import train
+        from gce.training.loop import Progress
         from gce.trajectory import Dataset
 
         for name in ("iterations", "minutes", "max_nodes", "threads"):

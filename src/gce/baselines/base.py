@@ -29,11 +29,10 @@ from gce.features.inputs import Points
 from gce.graphs.graph import Graph
 from gce.graphs.topology import Topology
 from gce.model.model import Units
-from gce.training.presets import config_for
-from gce.trajectory import Dataset, Episode, Normalisation, check_one_system
+from gce.training.batches import Recorded
+from gce.training.preparation import config_for, take_units
+from gce.trajectory import Dataset, Episode, check_one_system
 
-UNIT_EPISODES = 200
-"""How many episodes the units are taken from."""
 FAR = 10.0
 """The error, in standard deviations, beyond which a prediction is no worse."""
 TANGENTS = 2000
@@ -94,19 +93,9 @@ class Baseline(Units, ABC):
     def fit(self, episodes: Sequence[Episode]) -> Adapted:
         """Adapted to the episodes of one system, which have been checked."""
 
-    @torch.no_grad()
     def set_units(self, data: Dataset, seed: int = 0) -> None:
         """Learn the units from some episodes of a data set."""
-        chosen = np.random.default_rng([seed, 1]).permutation(len(data))[:UNIT_EPISODES]
-        part = data.select(np.sort(chosen))
-        units = Normalisation.of(part)
-        self.observation_mean.copy_(torch.as_tensor(units.observation_mean))
-        self.observation_std.copy_(torch.as_tensor(units.observation_std))
-        self.action_std.copy_(torch.as_tensor(units.action_std))
-        if self.sizes.num_exogenous:
-            rows = [e.exogenous.reshape(-1, self.sizes.num_exogenous) for e in part if e.exogenous is not None]
-            std = torch.as_tensor(np.concatenate(rows).std(0))
-            self.exogenous_std.copy_(torch.where(std > 0, std, 1.0))
+        take_units(self, data, seed)
 
     # ---- units ----
 
@@ -131,6 +120,10 @@ class Baseline(Units, ABC):
         actions = inputs[..., : self.sizes.num_actions]
         earlier = torch.cat([torch.zeros_like(actions[:1]), actions])
         return torch.cat([observations, earlier], dim=-1), inputs
+
+    def recorded(self, episodes: Sequence[Episode]) -> Recorded:
+        """The episodes of one system, as the method sees them."""
+        return Recorded(episodes[0].graph, [self.states(episode) for episode in episodes])
 
 
 class Adapted(ABC):
@@ -228,6 +221,16 @@ class Adapted(ABC):
         path = self.observe(self.rollout(self.encode(states[:, 0]), inputs.double()))
         wrong = path - states[:, 1:, :, : self.model.sizes.num_observations]
         return float(torch.nan_to_num(wrong.square().mean((-1, -2)).sqrt(), nan=FAR).clamp(max=FAR).mean())
+
+
+class Selecting(Adapted):
+    """The observation is among what x holds of each node, and stands first."""
+
+    def decode(self, x: Float[Tensor, "*batch s"]) -> Float[Tensor, "*batch nodes d"]:
+        return x.unflatten(-1, (self.graph.num_nodes, -1))[..., : self.model.sizes.num_observations]
+
+    def output_slopes(self, x: Float[Tensor, "M s"]) -> Float[Tensor, "T p s"]:
+        return super().output_slopes(x[:1])
 
 
 def derivatives(function: Callable[..., Tensor], *rows: Tensor) -> list[Tensor]:

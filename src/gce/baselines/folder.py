@@ -1,27 +1,36 @@
-"""The baselines by name, and a baseline on disk: one safetensors file and one JSON file, which cannot run code."""
+"""The baselines by name: trained on a data set, and kept on disk.
+
+A folder holds one safetensors file and one JSON file, which cannot run code.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-import json
-import os
+import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+import torch
+from torch import Tensor
 
 import gce
-from gce.baselines.base import Baseline
+from gce.baselines.base import Baseline, configure
 from gce.baselines.cko import Cko
 from gce.baselines.graph_ode import GraphOde
 from gce.baselines.kpm import Kpm
 from gce.baselines.pcc import Pcc
+from gce.baselines.trainable import Schedule, Trainable, systems_of, training_of
 from gce.baselines.vae import Vae
 from gce.errors import InputError
+from gce.model.files import read_pair, write_pair
+from gce.training.learning import split_for_training
+from gce.training.loop import Progress, place_for
+from gce.trajectory import Dataset
 
-TENSORS, TEXT = "baseline.safetensors", "baseline.json"
-FORMAT, VERSION = "gce-baseline", 1
+NAME, FORMAT, VERSION = "baseline", "gce-baseline", 1
+VALIDATION_SYSTEMS = 6
+"""Fewer than for our own model: some methods take seconds to adapt."""
 
 BASELINES: dict[str, type[Baseline]] = {kind.name: kind for kind in (Kpm, Cko, Vae, Pcc, GraphOde)}
 
@@ -32,9 +41,51 @@ def baseline_named(name: str) -> type[Baseline]:
     return BASELINES[name]
 
 
+def train(
+    name: str,
+    data: Dataset,
+    *,
+    folder: Path | str | None = None,
+    validation: float = 0.05,
+    validation_systems: int = VALIDATION_SYSTEMS,
+    seconds: float = math.inf,
+    tell: Callable[[Progress], None] = lambda progress: None,
+    model: dict[str, Any] | None = None,
+    schedule: dict[str, Any] | None = None,
+    start: Baseline | None = None,
+) -> Baseline:
+    """Train a baseline.
+
+    folder: for the model, its log and a checkpoint, from which the same call goes on; by default nothing is kept.
+    validation: share of the systems kept to choose the best model by. validation_systems: how many of these are used.
+    seconds: stop when so many were spent.
+    tell: hears of every iteration.
+    model, schedule: fields of the method's configuration and of `Schedule` to change.
+    start: a trained model of the same configuration to begin from, its units included.
+    """
+    kind = baseline_named(name)
+    plan = dataclasses.replace(getattr(kind, "schedule", Schedule()), **(schedule or {}))
+    torch.manual_seed(plan.seed)
+    baseline = kind(configure(kind.config_class, data, **(model or {})))
+    kept, rest = split_for_training(data, validation, plan.seed)
+    baseline.set_units(rest, plan.seed)
+    about: dict[str, Any] = {"seed": plan.seed, "data": data.metadata.get("recording", {})}
+    if isinstance(baseline, Trainable):
+        systems = systems_of(baseline, rest, plan)
+        if start is not None:
+            baseline.load_state_dict(start.state_dict())
+        with place_for(folder) as place:
+            run = training_of(baseline, systems, kept[:validation_systems], plan, place)
+            run.resume()
+            best = run.run(tell, seconds=seconds)
+        about |= {"seconds": round(run.seconds, 1), "iterations": run.iteration, "validation_nrmse": best}
+    if folder is not None:
+        save(baseline, folder, about)
+    return baseline.eval()
+
+
 def save(model: Baseline, folder: Path | str, about: dict[str, Any] | None = None) -> None:
     """about: where the model comes from, JSON values."""
-    folder = Path(folder)
     text = {
         "format": FORMAT,
         "format_version": VERSION,
@@ -43,60 +94,43 @@ def save(model: Baseline, folder: Path | str, about: dict[str, Any] | None = Non
         "about": about or {},
         "config": dataclasses.asdict(model.sizes),
     }
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        tensors = {name: value.detach().contiguous() for name, value in model.state_dict().items()}
-        save_file(tensors, folder / f".{TENSORS}.tmp")
-        (folder / f".{TEXT}.tmp").write_text(json.dumps(text, indent=2) + "\n")
-        for name in (TENSORS, TEXT):
-            os.replace(folder / f".{name}.tmp", folder / name)
-    except OSError as error:
-        raise InputError(f"cannot write {folder}: {error.strerror or error}; give another folder") from None
+    write_pair(Path(folder), NAME, dict(model.state_dict()), text)
 
 
 def load(folder: Path | str) -> Baseline:
-    folder = Path(folder)
-    text = _text(folder)
+    tensors, text = _pair(folder)
     try:
         kind = baseline_named(text["baseline"])
-        config = kind.config_class(**{name: _tuples(value) for name, value in text["config"].items()})
-        model = kind(config)
-        model.load_state_dict(load_file(folder / TENSORS))
-    except (AttributeError, KeyError, TypeError, ValueError, RuntimeError, SafetensorError) as error:
+        model = kind(kind.config_class(**{name: _tuples(value) for name, value in text["config"].items()}))
+        model.load_state_dict(tensors)
+    except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:
         raise _unreadable(folder, error) from None
     return model.eval()
 
 
 def kind_of(folder: Path | str) -> type[Baseline]:
     """Which baseline a folder holds."""
-    folder = Path(folder)
     try:
-        return baseline_named(_text(folder)["baseline"])
+        return baseline_named(_pair(folder)[1]["baseline"])
     except KeyError as error:
         raise _unreadable(folder, error) from None
 
 
-def _text(folder: Path) -> dict[str, Any]:
-    for name in (TENSORS, TEXT):
-        if not (folder / name).is_file():
-            raise InputError(f"{folder} has no {name}; it is not the folder of a saved baseline")
-    try:
-        text: dict[str, Any] = json.loads((folder / TEXT).read_text())
-        if (text["format"], text["format_version"]) != (FORMAT, VERSION):
-            raise ValueError(f"{TEXT} is not a {FORMAT} of version {VERSION}")
-    except (KeyError, TypeError, ValueError) as error:
-        raise _unreadable(folder, error) from None
-    return text
-
-
-def _unreadable(folder: Path, error: Exception) -> InputError:
-    return InputError(f"{folder} does not hold a baseline: {error}; restore the files or train it again")
-
-
 def about(folder: Path | str) -> dict[str, Any]:
     """Where a saved baseline comes from."""
-    found: dict[str, Any] = json.loads((Path(folder) / TEXT).read_text())["about"]
+    found: dict[str, Any] = _pair(folder)[1]["about"]
     return found
+
+
+def _pair(folder: Path | str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    try:
+        return read_pair(Path(folder), NAME, FORMAT, (VERSION,))
+    except InputError as error:
+        raise _unreadable(folder, str(error).rsplit(";", 1)[0]) from None
+
+
+def _unreadable(folder: Path | str, error: object) -> InputError:
+    return InputError(f"{folder} does not hold a baseline: {error}; restore the files or train it again")
 
 
 def _tuples(value: Any) -> Any:

@@ -16,19 +16,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from gce.baselines.base import Adapted, Config
+from gce.baselines.base import Config, Selecting
 from gce.baselines.cko import message_passing
-from gce.baselines.trainable import FineTuned, Schedule
-from gce.baselines.windows import Batch, Draw, Recorded, miss
+from gce.baselines.trainable import Batch, FineTuned, Schedule
 from gce.errors import InputError
 from gce.graphs.graph import Graph
 from gce.graphs.topology import Topology
+from gce.training.batches import Recorded, miss
 
 SLOPES = 2_000_000
 """Derivatives of a path, times the edges that each goes through, beyond which fewer rows are linearised."""
@@ -47,11 +46,7 @@ class GraphOdeConfig(Config):
 
 class GraphOde(FineTuned):
     name, config_class = "graph_ode", GraphOdeConfig
-    schedule: ClassVar[Schedule] = Schedule(
-        iterations=3000,
-        horizons=(1, 4, 4, 8, 8, 16),
-        draw=Draw(systems=4, windows=4),
-    )
+    schedule = Schedule(iterations=3000)
 
     def __init__(self, config: GraphOdeConfig) -> None:
         super().__init__(config)
@@ -61,9 +56,8 @@ class GraphOde(FineTuned):
             raise InputError("graph_ode needs torchdiffeq; install it with: pip install 'gce[baselines]'") from None
         self._odeint = odeint
         c = self.config = config
-        self.network = message_passing(
-            c, c.num_state + c.num_inputs, c.features, (c.node_width, c.edge_width), c.rounds
-        )
+        width = (c.node_width, c.edge_width)
+        self.network = message_passing(c, c.num_state + c.num_inputs, c.features, width, c.rounds)
         self.readout = nn.Linear(c.features, c.num_observations)
         with torch.no_grad():
             self.readout.weight.mul_(0.1)
@@ -74,10 +68,7 @@ class GraphOde(FineTuned):
         )
 
     def advance(
-        self,
-        state: Float[Tensor, "*batch nodes c"],
-        inputs: Float[Tensor, "*batch nodes i"],
-        topology: Topology,
+        self, state: Float[Tensor, "*batch nodes c"], inputs: Float[Tensor, "*batch nodes i"], topology: Topology
     ) -> Float[Tensor, "*batch nodes c"]:
         """The next state; time is measured in steps."""
         c = self.config
@@ -103,7 +94,7 @@ class GraphOde(FineTuned):
         return GraphOdeAdapted(self, graph)
 
 
-class GraphOdeAdapted(Adapted):
+class GraphOdeAdapted(Selecting):
     """x is the state itself."""
 
     model: GraphOde
@@ -114,12 +105,6 @@ class GraphOdeAdapted(Adapted):
     def step(self, x: Float[Tensor, "*batch s"], inputs: Float[Tensor, "*batch nodes i"]) -> Float[Tensor, "*batch s"]:
         state = x.unflatten(-1, (self.graph.num_nodes, -1))
         return self.model.advance(state, inputs, self.topology).flatten(-2)
-
-    def decode(self, x: Float[Tensor, "*batch s"]) -> Float[Tensor, "*batch nodes d"]:
-        return x.unflatten(-1, (self.graph.num_nodes, -1))[..., : self.model.config.num_observations]
-
-    def output_slopes(self, x: Float[Tensor, "M s"]) -> Float[Tensor, "T p s"]:
-        return super().output_slopes(x[:1])
 
     def slopes(
         self, x: Float[Tensor, "M s"], inputs: Float[Tensor, "M nodes i"]

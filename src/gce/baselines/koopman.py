@@ -11,9 +11,11 @@ nodes: x' = A x + B u + c.
 
 from __future__ import annotations
 
+import copy
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -21,11 +23,11 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from gce.baselines.base import Adapted, Baseline, Config
-from gce.baselines.windows import Recorded
 from gce.graphs.graph import Graph
 from gce.graphs.topology import Topology
 from gce.operators import HomForm, Shape
 from gce.operators.ridge import Moments, solve
+from gce.trajectory import Episode
 
 
 @dataclass(frozen=True)
@@ -120,12 +122,66 @@ class Blocks:
         return A.transpose(1, 2).reshape(N * width, -1), B.transpose(1, 2).reshape(N * width, -1), c.flatten()
 
 
+class Koopman(Baseline):
+    """A baseline whose operators are fitted in closed form to the episodes of a system."""
+
+    blocks: Blocks
+    ridges: Sequence[float]
+    """To choose from when adapting, by the error of predicting the episodes from their starts."""
+    adapted_class: ClassVar[type[LinearAdapted]]
+
+    @abstractmethod
+    def features(
+        self, observations: Float[Tensor, "*batch nodes d"], topology: Topology
+    ) -> Float[Tensor, "*batch nodes f"]:
+        """psi."""
+
+    def static(self, topology: Topology) -> Float[Tensor, "nodes g"] | None:
+        """Properties of nodes that do not change."""
+        return None
+
+    def edge(self, topology: Topology) -> Float[Tensor, "edges e"] | None:
+        """Properties of edges that do not change."""
+        return None
+
+    def embedded(self, states: Float[Tensor, "*batch nodes c"], topology: Topology) -> Float[Tensor, "*batch nodes z"]:
+        """z: features, and beside them the previous action of the states."""
+        d = self.sizes.num_observations
+        return torch.cat([self.features(states[..., :d], topology), states[..., d:]], dim=-1)
+
+    @torch.no_grad()
+    def fit(self, episodes: Sequence[Episode]) -> LinearAdapted:
+        model, graph = copy.deepcopy(self).double(), episodes[0].graph
+        topology = Topology.of(graph)
+        fixed = (topology, model.static(topology), model.edge(topology))
+        regressors, targets = [], []
+        for episode in episodes:
+            states, inputs = model.states(episode)
+            z = model.embedded(states, topology)
+            regressors.append(self.blocks.regressors(z[:-1], inputs, *fixed))
+            targets.append(z[1:, :, : self.blocks.features])
+        (regression,) = self.blocks.regressions(torch.cat(regressors), torch.cat(targets), topology)
+        candidates = [
+            self.adapted_class(model, graph, *self.blocks.assemble(regression.solve(ridge), *fixed))
+            for ridge in self.ridges
+        ]
+        if len(candidates) == 1:
+            return candidates[0]
+        seen = model.recorded(episodes)
+        return min(candidates, key=lambda adapted: adapted.miss(seen.states, seen.inputs))
+
+
 class LinearAdapted(Adapted):
     """x' = A x + B u + c; x are the z of all nodes."""
 
-    def __init__(self, model: Baseline, graph: Graph, A: Tensor, B: Tensor, c: Tensor) -> None:
+    model: Koopman
+
+    def __init__(self, model: Koopman, graph: Graph, A: Tensor, B: Tensor, c: Tensor) -> None:
         super().__init__(model, graph)
         self.A, self.B, self.c = A, B, c
+
+    def encode(self, state: Float[Tensor, "*batch nodes c"]) -> Float[Tensor, "*batch s"]:
+        return self.model.embedded(state, self.topology).flatten(-2)
 
     def step(self, x: Float[Tensor, "*batch s"], inputs: Float[Tensor, "*batch nodes i"]) -> Float[Tensor, "*batch s"]:
         return x @ self.A.T + inputs.flatten(-2) @ self.B.T + self.c
@@ -145,13 +201,3 @@ class LinearAdapted(Adapted):
     ) -> tuple[Float[Tensor, "M s s"], Float[Tensor, "M s n"]]:
         """The same matrices at every row, stored once."""
         return self.A.expand(len(x), -1, -1), self.B.expand(len(x), -1, -1)
-
-
-L = TypeVar("L", bound=LinearAdapted)
-
-
-def predicts_best(candidates: Sequence[L], system: Recorded) -> L:
-    """Of fits with different ridges the one that predicts the episodes best from their starts."""
-    if len(candidates) == 1:
-        return candidates[0]
-    return min(candidates, key=lambda adapted: adapted.miss(system.states, system.inputs))

@@ -16,8 +16,6 @@ fit single steps well. The observation is among the features, so decoding is a s
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations_with_replacement
 
@@ -25,11 +23,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from gce.baselines.base import Baseline, Config
-from gce.baselines.koopman import Blocks, LinearAdapted, predicts_best
-from gce.baselines.windows import Recorded
+from gce.baselines.base import Config, Selecting
+from gce.baselines.koopman import Blocks, Koopman, LinearAdapted
 from gce.graphs.topology import Topology
-from gce.trajectory import Dataset, Episode
+from gce.trajectory import Dataset
 
 
 @dataclass(frozen=True)
@@ -40,8 +37,12 @@ class KpmConfig(Config):
     ridges: tuple[float, ...] = (1e-3, 1e-2, 1e-1)
 
 
-class Kpm(Baseline):
-    name, config_class = "kpm", KpmConfig
+class KpmAdapted(Selecting, LinearAdapted):
+    """A linear system whose decoding is a selection."""
+
+
+class Kpm(Koopman):
+    name, config_class, adapted_class = "kpm", KpmConfig, KpmAdapted
 
     attribute_mean: Tensor
     attribute_std: Tensor
@@ -49,7 +50,7 @@ class Kpm(Baseline):
 
     def __init__(self, config: KpmConfig) -> None:
         super().__init__(config)
-        self.config = config
+        self.config, self.ridges = config, config.ridges
         attributes = config.num_node_attributes
         self.register_buffer("attribute_mean", torch.zeros(attributes))
         self.register_buffer("attribute_std", torch.ones(attributes))
@@ -80,7 +81,6 @@ class Kpm(Baseline):
     def features(
         self, observations: Float[Tensor, "*batch nodes d"], topology: Topology
     ) -> Float[Tensor, "*batch nodes f"]:
-        """psi."""
         v = torch.stack([observations[..., columns].mean(-1) for columns in self.averaged], dim=-1)
         monomials = [v[..., list(m)].prod(-1, keepdim=True) for m in self.monomials(v.shape[-1])]
         known = self.attributes(topology)
@@ -98,40 +98,6 @@ class Kpm(Baseline):
     def edge(self, topology: Topology) -> Float[Tensor, "edges e"] | None:
         """The attributes of edges, in their units; what they weigh has no mean taken off, as 0 says nothing passes."""
         return topology.edge_attributes / self.edge_std if self.config.num_edge_attributes else None
-
-    def fit(self, episodes: Sequence[Episode]) -> KpmAdapted:
-        model = copy.deepcopy(self).double()
-        graph = episodes[0].graph
-        topology, d = Topology.of(graph), self.config.num_observations
-        static, edge = model.static(topology), model.edge(topology)
-        regressors, targets = [], []
-        for episode in episodes:
-            states, inputs = model.states(episode)
-            psi = model.features(states[..., :d], topology)
-            z = torch.cat([psi, states[..., d:]], dim=-1)
-            regressors.append(self.blocks.regressors(z[:-1], inputs, topology, static, edge))
-            targets.append(psi[1:])
-        (regression,) = self.blocks.regressions(torch.cat(regressors), torch.cat(targets), topology)
-        candidates = [
-            KpmAdapted(model, graph, *self.blocks.assemble(regression.solve(ridge), topology, static, edge))
-            for ridge in self.config.ridges
-        ]
-        return predicts_best(candidates, Recorded(model, episodes))
-
-
-class KpmAdapted(LinearAdapted):
-    model: Kpm
-
-    def encode(self, state: Float[Tensor, "*batch nodes c"]) -> Float[Tensor, "*batch s"]:
-        d = self.model.config.num_observations
-        psi = self.model.features(state[..., :d], self.topology)
-        return torch.cat([psi, state[..., d:]], dim=-1).flatten(-2)
-
-    def decode(self, x: Float[Tensor, "*batch s"]) -> Float[Tensor, "*batch nodes d"]:
-        return x.unflatten(-1, (self.graph.num_nodes, -1))[..., : self.model.config.num_observations]
-
-    def output_slopes(self, x: Float[Tensor, "M s"]) -> Float[Tensor, "T p s"]:
-        return super().output_slopes(x[:1])
 
 
 def _products(variables: int, degree: int) -> list[tuple[int, ...]]:

@@ -20,8 +20,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from gce.baselines.base import Adapted, Config
-from gce.baselines.trainable import FineTuned
-from gce.baselines.windows import Batch
+from gce.baselines.trainable import Batch, FineTuned
 from gce.errors import InputError
 from gce.graphs.graph import Graph
 
@@ -77,15 +76,6 @@ class NormalNet(nn.Module):
         return Normal(mean, 6 * torch.tanh((logvar - 4) / 6))  # small at first, and within e^-6 to e^6
 
 
-@dataclass(frozen=True)
-class Stretches:
-    """Padded states along windows, the actions between them, and which coordinates there are."""
-
-    x: Float[Tensor, "rows steps_plus_1 padded"]
-    actions: Float[Tensor, "rows steps inputs"]
-    present: Float[Tensor, "rows coordinates"]
-
-
 class PaddedBaseline(FineTuned):
     """Encoder and decoder of padded states."""
 
@@ -126,30 +116,28 @@ class PaddedBaseline(FineTuned):
         """x: the padded states and which nodes there are."""
         return torch.cat([self.pad(states), self.pad(torch.ones_like(states[..., :1]))], dim=-1)
 
-    def stretches(self, batch: Batch) -> Stretches:
-        """The windows of all systems, one a row."""
-        parts: list[tuple[Tensor, ...]] = []
-        splits = batch.topology.splits
-        for states, inputs in zip(
-            batch.windows.states.split(splits, dim=-2), batch.windows.inputs.split(splits, dim=-2), strict=True
-        ):
-            parts.append((self.padded(states), self.pad(inputs), self.pad(torch.ones_like(states[:, 0]))))
-        return Stretches(*(torch.cat(column) for column in zip(*parts, strict=True)))
-
     def loss(self, batch: Batch, generator: torch.Generator) -> Float[Tensor, ""]:
         """The method's own loss of the windows' first steps, per coordinate, and the error of the mean path."""
-        s = self.stretches(batch)
-        own = self.step_loss(s.x[:, 0], s.actions[:, 0], s.x[:, 1], s.present, generator)
-        return own / self.num_coordinates + self.config.path * self.path_loss(s)
+        parts, w, splits = [], batch.windows, batch.topology.splits
+        for states, inputs in zip(w.states.split(splits, dim=-2), w.inputs.split(splits, dim=-2), strict=True):
+            parts.append((self.padded(states), self.pad(inputs), self.pad(torch.ones_like(states[:, 0]))))
+        x, actions, present = (torch.cat(column) for column in zip(*parts, strict=True))
+        own = self.step_loss(x[:, 0], actions[:, 0], x[:, 1], present, generator)
+        return own / self.num_coordinates + self.config.path * self.path_loss(x, actions, present)
 
-    def path_loss(self, s: Stretches) -> Float[Tensor, ""]:
+    def path_loss(
+        self,
+        x: Float[Tensor, "rows steps_plus_1 padded"],
+        actions: Float[Tensor, "rows steps inputs"],
+        present: Float[Tensor, "rows coordinates"],
+    ) -> Float[Tensor, ""]:
         """Root mean square error of the decoded mean path from a window's first state, mean over steps and windows."""
-        z, path = self.encoder(s.x[:, 0]).mean, []
-        for t in range(s.actions.shape[1]):
-            z = self.advance(z, s.actions[:, t])
+        z, path = self.encoder(x[:, 0]).mean, []
+        for u in actions.unbind(1):
+            z = self.advance(z, u)
             path.append(z)
-        wrong = self.decoder(torch.stack(path, dim=1)) - s.x[:, 1:, : self.num_coordinates]
-        squares = (wrong.square().clamp(max=1e4) * s.present[:, None]).sum(-1) / s.present.sum(-1)[:, None]
+        wrong = self.decoder(torch.stack(path, dim=1)) - x[:, 1:, : self.num_coordinates]
+        squares = (wrong.square().clamp(max=1e4) * present[:, None]).sum(-1) / present.sum(-1)[:, None]
         return (squares + 1e-6).sqrt().mean()
 
     def likelihood(

@@ -16,15 +16,13 @@ implementations use to start the training.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from gce.baselines.padded import Normal, NormalNet, PaddedBaseline, PaddedConfig
-from gce.baselines.trainable import Schedule
-from gce.baselines.windows import Draw
+from gce.baselines.trainable import Draw, Schedule
 
 
 @dataclass(frozen=True)
@@ -40,13 +38,7 @@ class PccConfig(PaddedConfig):
 
 class Pcc(PaddedBaseline):
     name, config_class = "pcc", PccConfig
-    schedule: ClassVar[Schedule] = Schedule(
-        iterations=40_000,
-        learning_rate=1e-3,
-        horizons=(1, 4, 4, 8, 8, 16),
-        draw=Draw(systems=16, windows=4),
-        validate_every=4000,
-    )
+    schedule = Schedule(iterations=40_000, learning_rate=1e-3, draw=Draw(systems=16), validate_every=4000)
     config: PccConfig
 
     def __init__(self, config: PccConfig) -> None:

@@ -1,11 +1,13 @@
-"""Baselines that are trained, and how those without a closed-form fit adapt: by gradient descent on the episodes."""
+"""Baselines that are trained: what on, and how those without a closed-form fit adapt, by going on with it."""
 
 from __future__ import annotations
 
 import copy
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
@@ -13,27 +15,75 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from gce.baselines.base import Adapted, Baseline
-from gce.baselines.windows import Batch, Draw, Recorded, draw_batch
+from gce.baselines.base import Adapted, Baseline, adapt
 from gce.graphs.graph import Graph
-from gce.trajectory import Episode
+from gce.graphs.topology import Topology
+from gce.training.batches import Recorded, digest
+from gce.training.learning import Systems, equal_systems, prediction_error
+from gce.training.loop import LoopConfig, Training, descend
+from gce.trajectory import Dataset, Episode
+
+FRESH_SHARE = 0.2
+"""Of windows that open their episode."""
+UNIT_SYSTEMS = 100
 
 
 @dataclass(frozen=True)
-class Schedule:
-    """How to train. horizons: steps of a window, growing; each for an equal share of the iterations.
+class Draw:
+    """How much an iteration draws: windows of some systems, and stretches of other episodes to fit operators on.
 
-    learning_rate: the largest; it falls along a cosine to 2%.
+    fit_episodes: 0 for methods that fit nothing in training.
     """
 
-    iterations: int = 4000
-    seed: int = 0
-    learning_rate: float = 3e-3
-    horizons: tuple[int, ...] = (1,)
+    systems: int = 4
+    windows: int = 4
+    fit_episodes: int = 0
+    fit_steps: int = 12
+
+
+@dataclass(frozen=True)
+class Schedule(LoopConfig):
+    """How to train. horizons: steps of a window, growing; each for an equal share of the iterations."""
+
     draw: Draw = field(default_factory=Draw)
-    clip: float = 1.0
-    validate_every: int = 250
-    checkpoint_every: int = 50
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Stretches of episodes, nodes of all systems side by side."""
+
+    states: Float[Tensor, "windows steps_plus_1 nodes c"]
+    inputs: Float[Tensor, "windows steps nodes i"]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Windows to predict, and windows of other episodes of the same systems to fit on, where they are asked for."""
+
+    topology: Topology
+    windows: Windows
+    fit: Windows | None
+
+
+def draw_batch(systems: Sequence[Recorded], draw: Draw, horizon: int, rng: np.random.Generator) -> Batch:
+    """Windows at random."""
+    chosen = [systems[k] for k in rng.integers(0, len(systems), draw.systems)]
+    longest = min(system.steps for system in chosen)
+    windows, fits = [], []
+    for system in chosen:
+        order = rng.permutation(len(system))
+        kept = min(draw.fit_episodes, len(system) - 1)
+        windows.append(system.cut(order[kept:], draw.windows, min(horizon, longest), FRESH_SHARE, rng))
+        if kept:
+            steps = min(draw.fit_steps, longest)
+            fits.append(system.cut(order[:kept], draw.fit_episodes, steps, FRESH_SHARE, rng))
+    topology = Topology.of([system.graph for system in chosen])
+    return Batch(topology, _join(windows), _join(fits) if fits else None)
+
+
+def _join(parts: Sequence[tuple[Tensor, Tensor, Tensor]]) -> Windows:
+    states, inputs, _ = zip(*parts, strict=True)
+    return Windows(torch.cat(states, dim=2), torch.cat(inputs, dim=2))
 
 
 @dataclass(frozen=True)
@@ -60,7 +110,6 @@ class Trainable(Baseline):
     @abstractmethod
     def loss(self, batch: Batch, generator: torch.Generator) -> Float[Tensor, ""]: ...
 
-    @torch.no_grad()
     def set_inputs(self, systems: Sequence[Recorded]) -> None:
         """Learn the units of what the method sees from states, where it has any beside the observation's."""
 
@@ -80,7 +129,7 @@ class FineTuned(Trainable):
 
     def fit(self, episodes: Sequence[Episode]) -> Adapted:
         plan, tuned = self.tuning, copy.deepcopy(self)
-        system, graph = Recorded(tuned, episodes), episodes[0].graph
+        system, graph = tuned.recorded(episodes), episodes[0].graph
         rng, generator = np.random.default_rng(0), torch.Generator().manual_seed(0)
         optimiser = torch.optim.Adam(tuned.parameters(), lr=plan.learning_rate)
         draw = Draw(systems=1, windows=min(plan.windows, max(1, plan.edges // max(1, graph.num_edges))))
@@ -88,14 +137,31 @@ class FineTuned(Trainable):
         least = best.miss(system.states, system.inputs)
         for k in range(plan.steps):
             loss = tuned.loss(draw_batch([system], draw, plan.horizon, rng), generator)
-            optimiser.zero_grad()
-            loss.backward()
-            size = torch.nn.utils.clip_grad_norm_(tuned.parameters(), self.schedule.clip)
-            if torch.isfinite(size):
-                optimiser.step()
+            descend(optimiser, loss, list(tuned.parameters()), self.schedule.clip)
             if (k + 1) % plan.check_every == 0:
                 found = copy.deepcopy(tuned).double().adapted(graph)
                 error = found.miss(system.states, system.inputs)
                 if error < least:
                     best, least = found, error
         return best
+
+
+def training_of(
+    model: Trainable, systems: Sequence[Recorded], validation: Systems, plan: Schedule, folder: Path
+) -> Training:
+    """The training of a baseline on some systems; it is judged by others, or by other episodes."""
+
+    def loss(horizon: int, rng: np.random.Generator, generator: torch.Generator) -> Tensor:
+        return model.loss(draw_batch(systems, plan.draw, horizon, rng), generator)
+
+    about, data = {"baseline": model.name, **asdict(model.sizes)}, digest(systems, validation)
+    error = partial(prediction_error, partial(adapt, model), model, validation)
+    return Training(model, loss, error, plan, folder, about, data)
+
+
+def systems_of(model: Trainable, data: Dataset, plan: Schedule) -> list[Recorded]:
+    """The systems to train on, of equal length where the method fits operators on some episodes; sets their units."""
+    wanted = max(*plan.horizons, plan.draw.fit_steps)
+    found = equal_systems(data, wanted, not model.sizes.previous_action, model.recorded)
+    model.set_inputs(found[:UNIT_SYSTEMS])
+    return found

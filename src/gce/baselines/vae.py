@@ -14,28 +14,20 @@ means over pairs (x, u, x') one step apart. Predictions and plans take zbar = z.
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from gce.baselines.padded import NormalNet, PaddedBaseline, PaddedConfig, mlp
-from gce.baselines.trainable import Schedule
-from gce.baselines.windows import Draw
+from gce.baselines.trainable import Draw, Schedule
 
+Latent = Float[Tensor, "*batch z"]
 SMALLEST_DETERMINANT = 0.1
 
 
 class Vae(PaddedBaseline):
     name, config_class = "vae", PaddedConfig
-    schedule: ClassVar[Schedule] = Schedule(
-        iterations=60_000,
-        learning_rate=1e-3,
-        horizons=(1, 4, 4, 8, 8, 16),
-        draw=Draw(systems=16, windows=4),
-        validate_every=6000,
-    )
+    schedule = Schedule(iterations=60_000, learning_rate=1e-3, draw=Draw(systems=16), validate_every=6000)
 
     def __init__(self, config: PaddedConfig) -> None:
         super().__init__(config)
@@ -43,11 +35,7 @@ class Vae(PaddedBaseline):
         self.backward_encoder = NormalNet(self.num_coordinates + config.max_nodes + z, config.width, z)
         self.transition = mlp(z, config.width, 3 * z + z * u)
 
-    def linear(
-        self, at: Float[Tensor, "*batch z"]
-    ) -> tuple[
-        Float[Tensor, "*batch z"], Float[Tensor, "*batch z"], Float[Tensor, "*batch z u"], Float[Tensor, "*batch z"]
-    ]:
+    def linear(self, at: Latent) -> tuple[Latent, Latent, Float[Tensor, "*batch z u"], Latent]:
         """(v, r, B, c) at a point; v is shortened where A would lose its inverse."""
         z, u = self.config.latent, self.num_controls
         v, r, c, B = self.transition(at).split([z, z, z, z * u], dim=-1)
@@ -56,7 +44,7 @@ class Vae(PaddedBaseline):
         v = v / (-overlap / (1 - SMALLEST_DETERMINANT)).clamp_min(1.0)
         return v, r, B.unflatten(-1, (z, u)) / u**0.5, c
 
-    def advance(self, z: Float[Tensor, "*batch z"], actions: Float[Tensor, "*batch u"]) -> Float[Tensor, "*batch z"]:
+    def advance(self, z: Latent, actions: Float[Tensor, "*batch u"]) -> Latent:
         v, r, B, c = self.linear(z)
         return z + v * (r * z).sum(-1, keepdim=True) + (B @ actions.unsqueeze(-1)).squeeze(-1) + c
 

@@ -80,7 +80,7 @@ class Train:
         from gce import __version__
         from gce.model.files import save_model
         from gce.training.learning import train
-        from gce.training.presets import training_for
+        from gce.training.preparation import training_for
         from gce.trajectory import Dataset
 
         if self.device != "cpu" and not torch.cuda.is_available():

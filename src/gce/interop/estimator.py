@@ -81,8 +81,7 @@ class Regressor:
         from gce.model.files import load_model
         from gce.system.system import adapt
         from gce.training.learning import train
-        from gce.training.preparation import prepare
-        from gce.training.presets import config_for
+        from gce.training.preparation import config_for, prepare
 
         self._alone = edge_index is None
         data = self._data(X, u, edge_index, groups, system)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from gce.baselines.windows import Draw
+from gce.baselines.trainable import Draw
 from gce.envs import world_named
 from gce.errors import InputError
 

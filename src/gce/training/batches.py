@@ -1,39 +1,65 @@
-"""Systems as tensors, and what an iteration of training works on: stretches of some of them, drawn at random."""
+"""What an iteration of training works on, and what it minimises.
+
+An iteration takes a few systems, fits their operators on chunks of some episodes (closed form), rolls out windows of
+others, and follows the gradient of the prediction error through the rollout, the fit and the encoder.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
 from functools import cached_property
 
 import numpy as np
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
+from gce.graphs.graph import Graph
 from gce.graphs.topology import Topology
-from gce.model.model import Model
+from gce.model.model import Model, nodes_first
+from gce.model.step import Stepper, rollout
+from gce.operators import Operator
 from gce.system.evidence import model_inputs
-from gce.training import checkpoint
-from gce.training.config import TrainingConfig
+from gce.training.loop import LoopConfig
 from gce.trajectory import Episode
 
 
-class SystemData:
-    """The episodes of one system as tensors: states [episodes, T+1, nodes, c] and inputs [episodes, T, nodes, a].
+@dataclass(frozen=True)
+class TrainingConfig(LoopConfig):
+    """How to train.
 
-    kind: the same for systems on equal graphs, which may be worked on as one batch.
+    systems, fit_episodes, fit_steps: what operators are fitted on; rollouts: windows a system to predict.
+    free_running: whether windows are rolled out from their first state; otherwise every step is predicted from the true
+        state before it, and judged by the effects that its operator should have had. Where what is left to learn is
+        small beside noise that grows with time, single steps teach more.
+    fresh_share: of chunks and windows that open an episode. noise: largest observation noise added to some batches.
     """
 
-    def __init__(self, model: Model, episodes: Sequence[Episode]) -> None:
-        self.graph = episodes[0].graph
-        # Forms without shared operators have one for each node, and no batch of systems.
-        self.kind = None if not (model.features.batched and model.form.shared) else checkpoint.fingerprint([self.graph])
-        steps = min(episode.length for episode in episodes)
-        seen = [torch.as_tensor(e.observations[: steps + 1], dtype=torch.float32) for e in episodes]
-        self.inputs = torch.stack([model_inputs(model, e.actions, e.exogenous, e.graph)[:steps] for e in episodes])
-        with torch.no_grad():
-            actions = self.inputs[..., : model.config.num_actions]
-            self.states = model.states(model.normalise(torch.stack(seen)), actions)
+    iterations: int = 3000
+    systems: int = 4
+    fit_episodes: int = 8
+    fit_steps: int = 12
+    rollouts: int = 4
+    horizons: tuple[int, ...] = (4, 16, 16, 16, 32, 32, 32, 48)
+    free_running: bool = True
+    fresh_share: float = 0.2
+    noise: float = 0.1
+    noise_share: float = 0.3
+
+
+class Recorded:
+    """The episodes of one system as tensors: states [episodes, T+1, nodes, c] and inputs [episodes, T, nodes, i].
+
+    pairs: states and inputs of each episode. kind: the same for systems that may be worked on as one batch.
+    """
+
+    def __init__(self, graph: Graph, pairs: Sequence[tuple[Tensor, Tensor]], kind: str | None = None) -> None:
+        self.graph, self.kind = graph, kind
+        steps = min(len(inputs) for _, inputs in pairs)
+        self.states = torch.stack([states[: steps + 1] for states, _ in pairs])
+        self.inputs = torch.stack([inputs[:steps] for _, inputs in pairs])
 
     def __len__(self) -> int:
         return len(self.inputs)
@@ -45,6 +71,50 @@ class SystemData:
     @cached_property
     def topology(self) -> Topology:
         return Topology.of(self.graph)
+
+    def cut(
+        self, episodes: np.ndarray, count: int, steps: int, fresh_share: float, rng: np.random.Generator
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """(states, inputs, which steps open an episode) of stretches at random, one after the other of the episodes."""
+        starts = rng.integers(0, self.steps - steps + 1, count)
+        starts[rng.random(count) < fresh_share] = 0
+        where = torch.as_tensor(starts)[:, None] + torch.arange(steps + 1)
+        e = torch.as_tensor(episodes[np.arange(count) % len(episodes)])[:, None]
+        fresh = (where[:, :-1] == 0).float()[..., None, None].expand(-1, -1, self.graph.num_nodes, 1)
+        return self.states[e, where], self.inputs[e, where[:, :-1]], fresh
+
+
+class SystemData(Recorded):
+    """As our models see a system; those on equal graphs are of one kind."""
+
+    def __init__(self, model: Model, episodes: Sequence[Episode]) -> None:
+        graph, pairs = episodes[0].graph, []
+        for episode in episodes:
+            inputs = model_inputs(model, episode.actions, episode.exogenous, episode.graph)
+            seen = model.normalise(torch.as_tensor(episode.observations, dtype=torch.float32))
+            pairs.append((model.states(seen, inputs[..., : model.config.num_actions]), inputs))
+        # Forms without shared operators have one for each node, and no batch of systems.
+        alike = model.features.batched and model.form.shared
+        super().__init__(graph, pairs, fingerprint([graph]) if alike else None)
+
+
+def fingerprint(parts: Iterable[Graph | np.ndarray | None]) -> str:
+    """A digest of graphs and arrays, in order."""
+    found = hashlib.sha256()
+    for part in parts:
+        arrays = [getattr(part, field.name) for field in fields(part)] if isinstance(part, Graph) else [part]
+        for array in arrays:
+            if array is not None:
+                found.update(f"{array.dtype} {array.shape} ".encode())
+                found.update(np.ascontiguousarray(array).data)
+    return found.hexdigest()
+
+
+def digest(systems: Sequence[Recorded], validation: Sequence[Sequence[Episode]]) -> str:
+    """Of all that is trained and validated on."""
+    seen = [part for s in systems for part in (s.graph, s.states.cpu().numpy(), s.inputs.cpu().numpy())]
+    kept = [p for es in validation for e in es for p in (e.graph, e.observations, e.actions, e.exogenous)]
+    return fingerprint(seen + kept)
 
 
 @dataclass(frozen=True)
@@ -63,34 +133,91 @@ class Batch:
     fresh: Tensor
 
 
-def draw_batch(systems: Sequence[SystemData], config: TrainingConfig, horizon: int, rng: np.random.Generator) -> Batch:
+def draw_batch(systems: Sequence[Recorded], config: TrainingConfig, horizon: int, rng: np.random.Generator) -> Batch:
     """Chunks and windows at random; episodes that are fitted on are not predicted."""
     chosen = [systems[k] for k in rng.integers(0, len(systems), config.systems)]
     alike = [system for system in systems if system.kind is not None and system.kind == chosen[0].kind]
     shared = len(alike) >= config.systems
     if shared:
         chosen = [alike[k] for k in rng.permutation(len(alike))[: config.systems]]
-    pieces: dict[str, list[Tensor]] = {name: [] for name in ("fs", "fi", "ff", "s", "i", "f")}
+    longest = min(system.steps for system in chosen)
+    fit_steps, horizon = min(config.fit_steps, longest), min(horizon, longest)
+    pieces = []
     for system in chosen:
         order = rng.permutation(len(system))
         count = min(config.fit_episodes, len(system) - 1)
-        fitted = order[:count][np.arange(config.fit_episodes) % count]
-        predicted = order[count:][np.arange(config.rollouts) % (len(system) - count)]
-        for names, episodes, steps in (
-            (("fs", "fi", "ff"), fitted, config.fit_steps),
-            (("s", "i", "f"), predicted, horizon),
-        ):
-            steps = min(steps, *(other.steps for other in chosen))
-            starts = rng.integers(0, system.steps - steps + 1, len(episodes))
-            starts[rng.random(len(episodes)) < config.fresh_share] = 0
-            where = torch.as_tensor(starts)[:, None] + torch.arange(steps + 1)
-            e = torch.as_tensor(episodes)[:, None]
-            pieces[names[0]].append(system.states[e, where])
-            pieces[names[1]].append(system.inputs[e, where[:, :-1]])
-            nodes = system.graph.num_nodes
-            pieces[names[2]].append((where[:, :-1] == 0).float()[..., None, None].expand(-1, -1, nodes, 1))
-    joined = {name: torch.stack(parts) if shared else torch.cat(parts, dim=2)[None] for name, parts in pieces.items()}
-    return Batch(
-        chosen[0].topology if shared else Topology.of([system.graph for system in chosen]),
-        *(joined[name] for name in ("fs", "fi", "ff", "s", "i", "f")),
+        fitted = system.cut(order[:count], config.fit_episodes, fit_steps, config.fresh_share, rng)
+        pieces.append((*fitted, *system.cut(order[count:], config.rollouts, horizon, config.fresh_share, rng)))
+    columns = list(zip(*pieces, strict=True))
+    if shared:
+        return Batch(chosen[0].topology, *(torch.stack(parts) for parts in columns))
+    union = Topology.of([system.graph for system in chosen])
+    return Batch(union, *(torch.cat(parts, dim=2)[None] for parts in columns))
+
+
+def loss_of(model: Model, batch: Batch, config: TrainingConfig, generator: torch.Generator) -> Tensor:
+    """The prediction error of the windows, root mean square over nodes and coordinates, mean over steps and windows.
+
+    Without `free_running`, the share of their effects that single steps leave unexplained.
+    Where a decoder finds the observation, what it loses of those fitted on is added.
+    """
+    topology, d = batch.topology, model.config.num_observations
+    fit_states, start = batch.fit_states, batch.states[:, :, 0]
+    if torch.rand((), generator=generator) < config.noise_share:
+        level = config.noise * torch.rand((), generator=generator)
+        # Adaptation smooths noise away for the most part, so the fit sees less of it than the first observation.
+        fit_states = fit_states + 0.3 * level * _observation_noise(fit_states, d, generator)
+        start = start + level * _observation_noise(start, d, generator)
+    here, there = fit_states[:, :, :-1], fit_states[:, :, 1:]
+    if model.num_needed(model.config.reproject) == model.features.num_effects:  # the next features need not be known
+        psi = model.features(here, topology)
+        Y = (there - here)[..., model.free]
+    else:
+        along = model.features(fit_states, topology)
+        psi = along[:, :, :-1]
+        Y = model.targets(here, there, along[:, :, 1:])
+    X = model.regressors(psi, batch.fit_inputs, topology, batch.fit_fresh)
+    operators = model.fit_all(X, Y, here, topology)
+    if not config.free_running:
+        return _unexplained(model, operators, batch)
+    predicted = rollout(Stepper(model, operators, topology), model.features(start, topology), batch.inputs, batch.fresh)
+    forward = miss(predicted[..., :d], batch.states[:, :, 1:, :, :d], topology)
+    if model.features.selects:
+        return forward
+    lost = (model.decoded(psi, topology) - batch.fit_states[:, :, :-1, :, :d]).square()
+    return forward + _root_mean_square(lost, topology)
+
+
+def _unexplained(model: Model, operators: Sequence[Operator], batch: Batch) -> Tensor:
+    """The share of true effects, squared, that operators leave unexplained at single steps; mean over graphs."""
+    topology, c = batch.topology, model.config.num_state
+    here, there = batch.states[:, :, :-1], batch.states[:, :, 1:]
+    step, rows = Stepper(model, operators, topology), nodes_first(model.features(here, topology))
+    said = step.targets(rows[..., :c], rows[..., c:], step.drive(batch.inputs, batch.fresh))
+    with torch.no_grad():
+        true = nodes_first(model.features.effects(operators, here, there, topology))
+    parts = zip(
+        (said[..., : model.features.num_effects] - true).split(topology.splits),
+        true.split(topology.splits),
+        strict=True,
     )
+    return torch.stack([miss.square().sum() / effect.square().sum() for miss, effect in parts]).mean()
+
+
+def miss(
+    predicted: Float[Tensor, "*batch nodes d"], true: Float[Tensor, "*batch nodes d"], topology: Topology
+) -> Float[Tensor, ""]:
+    """Root mean square error over the nodes and coordinates of a system, mean over systems and all else."""
+    return _root_mean_square((predicted - true).square().clamp(max=1e4), topology)
+
+
+def _root_mean_square(squares: Float[Tensor, "*batch nodes d"], topology: Topology) -> Tensor:
+    """Over the nodes and coordinates of each graph; then the mean."""
+    by_system = torch.stack([part.mean((-1, -2)) for part in squares.split(topology.splits, dim=-2)])
+    return (by_system + 1e-6).sqrt().mean()
+
+
+def _observation_noise(states: Tensor, coordinates: int, generator: torch.Generator) -> Tensor:
+    noise = torch.zeros_like(states)
+    noise[..., :coordinates] = torch.randn(noise[..., :coordinates].shape, generator=generator)
+    return noise

@@ -1,32 +1,46 @@
-"""A data set in, a trained model out: what is kept for validation, stretches of equal length, and the training."""
+"""A data set in, a trained model out: what is kept for validation, stretches of equal length, and the training.
+
+In the end a model may look once more at all systems it was trained on, and keep what they tell as a prior.
+"""
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import reduce
+from itertools import islice
+from operator import add
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from gce.errors import InputError
-from gce.model.config import ModelConfig
-from gce.model.model import Model
+from gce.graphs.topology import Topology
+from gce.metrics import nrmse
+from gce.model.model import Model, Units
+from gce.operators.prior import TrainingPrior
+from gce.operators.regression import Sums
+from gce.operators.ridge import Moments
+from gce.operators.whitening import Colour
 from gce.progress import progress
-from gce.training.batches import SystemData
-from gce.training.config import TrainingConfig
-from gce.training.loop import Progress, Training, validation_error
-from gce.training.preparation import prepare
-from gce.training.presets import config_for, training_for
-from gce.training.remembering import remember
+from gce.system.evidence import colour_of, see, total
+from gce.system.system import adapt
+from gce.training.batches import Recorded, SystemData, TrainingConfig, digest, draw_batch, loss_of
+from gce.training.loop import Progress, Training, place_for
+from gce.training.preparation import config_for, prepare, training_for
 from gce.trajectory import Dataset, Episode
 
+Systems = Sequence[Sequence[Episode]]
 GROWTH = (4, 16, 16, 16, 32, 32, 32)
 """Steps predicted in training, before the longest."""
-
 VALIDATION_SYSTEMS, VALIDATION_EPISODES = 12, 9
+SOME = 10
+"""Systems that the correlation of the noise is found on, in TURNS turns."""
+TURNS = 4
 
 
 @dataclass(frozen=True)
@@ -82,29 +96,57 @@ def train(
     kept, rest = split_for_training(data, validation, seed)
     config = config_for(data, **(model or {}))
     prepared = prepare(config, rest, seed).to(device)
-    systems = [
-        SystemData(prepared, stretches)
-        for episodes in _by_system(rest)
-        if len(stretches := equal_stretches(episodes, max(horizon, settings.fit_steps), _can_be_cut(config))) > 1
-    ]
-    if not systems:
-        raise InputError("there is no system with at least two episodes to train on; give more episodes of each")
-    with tempfile.TemporaryDirectory() as nowhere:
-        place = Path(nowhere if folder is None else folder)
-        try:
-            place.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise InputError(f"cannot write {folder}: {error.strerror}; give another folder") from None
-        run = Training(prepared, systems, kept, settings, place)
+    # A stretch from the middle of an episode must mean the same as one from its start.
+    cut = not (config.fresh_start or config.previous_action or config.history > 1)
+    wanted = max(horizon, settings.fit_steps)
+    systems = equal_systems(rest, wanted, cut, lambda episodes: SystemData(prepared, episodes))
+    with place_for(folder) as place:
+        run = training_of(prepared, systems, kept, settings, place)
         run.resume()
         with progress("training", iterations, "iterations") if tell is None else nullcontext(start) as done:
             done(run.iteration)
             best = run.run(tell or (lambda now: done(1)))
     prior = prepared.features.training_prior
     if prior is not None:
-        remember(prepared, prior, _by_system(rest))
+        remember(prepared, prior, list(_by_system(rest)))
         best = validation_error(prepared, kept)
     return Trained(prepared.eval(), best, run.seconds)
+
+
+def training_of(
+    model: Model, systems: Sequence[Recorded], validation: Systems, config: TrainingConfig, folder: Path
+) -> Training:
+    """The training of a model on some systems; it is judged by others, or by other episodes."""
+
+    def loss(horizon: int, rng: np.random.Generator, generator: torch.Generator) -> Tensor:
+        return loss_of(model, draw_batch(systems, config, horizon, rng), config, generator)
+
+    about, data = model.config.described(), digest(systems, validation)
+    return Training(model, loss, lambda: validation_error(model, validation), config, folder, about, data)
+
+
+def validation_error(model: Model, systems: Systems) -> float:
+    return prediction_error(lambda episodes: adapt(model, episodes, measure=False), model, systems)
+
+
+@runtime_checkable
+class Predictor(Protocol):
+    """What a model becomes when it is adapted to a system."""
+
+    def predict(
+        self, observation: np.ndarray, actions: np.ndarray, *, exogenous: np.ndarray | None = None
+    ) -> np.ndarray: ...
+
+
+def prediction_error(adapt: Callable[[Sequence[Episode]], Predictor], units: Units, systems: Systems) -> float:
+    """Mean NRMSE of predicting the first episode of each system after adapting to the others."""
+    unit, errors = units.observation_std.double().numpy(), []
+    for first, *others in systems:
+        predicted = adapt(others).predict(first.observations[0].astype(float), first.actions, exogenous=first.exogenous)
+        with np.errstate(over="ignore", invalid="ignore"):
+            error = nrmse(predicted[1:], first.observations[1:].astype(float), unit)
+        errors.append(np.nan_to_num(error, nan=100.0).clip(max=100.0).mean())
+    return float(np.mean(errors))
 
 
 def split_for_training(data: Dataset, share: float, seed: int) -> tuple[list[list[Episode]], Dataset]:
@@ -117,7 +159,7 @@ def split_for_training(data: Dataset, share: float, seed: int) -> tuple[list[lis
     if len(numbers) >= 3:
         count = int(np.clip(np.rint(share * len(numbers)), 1, len(numbers) - 1))
         kept, rest = data.split([count / len(numbers), 1 - count / len(numbers)], seed)
-        systems = [episodes[:VALIDATION_EPISODES] for episodes in _by_system(kept)[:VALIDATION_SYSTEMS]]
+        systems = [episodes[:VALIDATION_EPISODES] for episodes in islice(_by_system(kept), VALIDATION_SYSTEMS)]
         if any(len(episodes) < 2 for episodes in systems):
             raise InputError("a system has a single episode; give at least two of each, one to adapt to the system")
         return systems, rest
@@ -155,10 +197,54 @@ def equal_stretches(episodes: Sequence[Episode], wanted: int, cut: bool) -> list
     return stretches if len(stretches) > 1 else list(episodes)
 
 
-def _can_be_cut(config: ModelConfig) -> bool:
-    """Whether a stretch from the middle of an episode means the same as one from its start."""
-    return not (config.fresh_start or config.previous_action or config.history > 1)
+def equal_systems(
+    data: Dataset, wanted: int, cut: bool, seen: Callable[[Sequence[Episode]], Recorded]
+) -> list[Recorded]:
+    """The systems with at least two stretches, as `equal_stretches` makes them and a model sees them."""
+    each = (equal_stretches(episodes, wanted, cut) for episodes in _by_system(data))
+    found = [seen(stretches) for stretches in each if len(stretches) > 1]
+    if not found:
+        raise InputError("there is no system with at least two episodes to train on; give more episodes of each")
+    return found
 
 
-def _by_system(data: Dataset) -> list[list[Episode]]:
-    return [[data[int(k)] for k in data.group(int(g)).episodes] for g in np.unique(data.groups)]
+def _by_system(data: Dataset) -> Iterator[list[Episode]]:
+    for g in np.unique(data.groups):
+        yield [data[int(k)] for k in data.group(int(g)).episodes]
+
+
+# ---- remembering ----
+
+
+def remember(model: Model, memory: TrainingPrior, systems: Sequence[Sequence[Episode]]) -> None:
+    """Fill the memory of a model. A system is the episodes of one graph, each of two steps or more."""
+    correlation, some = 0.0, systems[:SOME]
+    with progress("remembering", TURNS * len(some) + len(systems), "systems") as done:
+        for _ in range(TURNS):
+            memory.keep(_moments(model, some, correlation, done), correlation)
+            correlation = _correlation(model, memory, some)
+        memory.keep(_moments(model, systems, correlation, done), correlation)
+
+
+def _moments(
+    model: Model, systems: Sequence[Sequence[Episode]], correlation: float, done: Callable[[int], None]
+) -> Moments:
+    found = []
+    for episodes in systems:
+        graph = episodes[0].graph
+        seen = see(model, episodes, graph, Colour.even(correlation, graph.num_nodes))
+        found.append(total(seen).sums.moments)
+        done(1)
+    return reduce(add, found)
+
+
+def _correlation(model: Model, memory: TrainingPrior, systems: Sequence[Sequence[Episode]]) -> float:
+    """Of what the operator of all leaves of single systems, in the mean."""
+    moments, graphs = memory.moments, [episodes[0].graph for episodes in systems]
+    regression = model.regression(moments.cross.shape[-1])
+    operator = regression.fit(Sums(moments), Topology.of(graphs[0], model.device), model.config.ridge)
+    found = [
+        colour_of(model, see(model, episodes, graph), operator, graph).correlation
+        for episodes, graph in zip(systems, graphs, strict=True)
+    ]
+    return float(np.mean(found))

@@ -1,8 +1,8 @@
-"""The training loop.
+"""The training loop, of our models and of the baselines.
 
-An iteration takes a few systems, fits their operators on chunks of some episodes (closed form), rolls out windows of
-others, and follows the gradient of the prediction error through the rollout, the fit and the encoder. All randomness
-of an iteration comes from the seed and the iteration's number, so a training that was stopped goes on bit for bit.
+All randomness of an iteration comes from the seed and the iteration's number, so a training that was stopped goes on
+bit for bit. What is trained, its loss and its validation error are handed in. A checkpoint is one safetensors file
+with a JSON note in its header, replaced at once: a stop at any moment leaves a whole one. No pickle.
 """
 
 from __future__ import annotations
@@ -10,36 +10,68 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import os
+import signal
+import tempfile
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
 
 from gce.errors import InputError
-from gce.metrics import nrmse
-from gce.model.model import Model
-from gce.system.system import adapt
-from gce.training import checkpoint
-from gce.training.batches import SystemData, draw_batch
-from gce.training.config import TrainingConfig
-from gce.training.losses import loss_of
-from gce.trajectory import Episode
+
+CHECKPOINT = "checkpoint.safetensors"
+WARM_UP = 100
+LOG_EVERY = 10
 
 
-def learning_rate(config: TrainingConfig, iteration: int) -> float:
+@dataclass(frozen=True)
+class LoopConfig:
+    """How long to train, and how fast.
+
+    horizons: steps rolled out, growing; each for an equal share of the iterations.
+    learning_rate: the largest; schedule: how it falls, `cosine` or `paper`.
+    patience: stop after so many validations without progress; 0 never.
+    """
+
+    iterations: int = 4000
+    seed: int = 0
+    learning_rate: float = 3e-3
+    schedule: str = "cosine"
+    horizons: tuple[int, ...] = (1, 4, 4, 8, 8, 16)
+    clip: float = 1.0
+    validate_every: int = 250
+    checkpoint_every: int = 50
+    patience: int = 0
+
+
+def learning_rate(config: LoopConfig, iteration: int) -> float:
     """Cosine from the start rate to 2% of it after a short warm-up; or the paper's: halved linearly every 100,000."""
     if config.schedule == "paper":
         return max(1e-6, config.learning_rate * 0.5 ** (iteration / 100_000))
     share = iteration / config.iterations
-    return config.learning_rate * min(1.0, (iteration + 1) / 100) * (0.02 + 0.49 * (1 + math.cos(math.pi * share)))
+    return config.learning_rate * min(1.0, (iteration + 1) / WARM_UP) * (0.02 + 0.49 * (1 + math.cos(math.pi * share)))
 
 
-def horizon_at(config: TrainingConfig, iteration: int) -> int:
+def horizon_at(config: LoopConfig, iteration: int) -> int:
     return config.horizons[min(len(config.horizons) - 1, iteration * len(config.horizons) // config.iterations)]
+
+
+def descend(optimiser: torch.optim.Optimizer, loss: Tensor, parameters: Sequence[nn.Parameter], clip: float) -> None:
+    """One step along the gradient, clipped; none where it is not finite."""
+    optimiser.zero_grad()
+    loss.backward()
+    if torch.isfinite(nn.utils.clip_grad_norm_(parameters, clip)):
+        optimiser.step()
 
 
 @dataclass(frozen=True)
@@ -55,39 +87,46 @@ class Progress:
 class Training:
     """A training that can stop at any iteration and go on from its folder, bit for bit.
 
-    The folder holds checkpoint.safetensors and checkpoint.json (the newest state), log.jsonl, and at the end the
-    model that did best on the validation systems.
+    loss: of a horizon and what an iteration draws from; error: of the model on what is kept for validation.
+    settings: of the model, JSON values; data: a digest of all that is trained and validated on.
+    The folder holds checkpoint.safetensors (the newest state) and log.jsonl.
     """
 
     def __init__(
         self,
-        model: Model,
-        train: Sequence[SystemData],
-        validation: Sequence[Sequence[Episode]],
-        config: TrainingConfig,
+        model: nn.Module,
+        loss: Callable[[int, np.random.Generator, torch.Generator], Tensor],
+        error: Callable[[], float],
+        config: LoopConfig,
         folder: Path,
+        settings: dict[str, Any],
+        data: str,
     ) -> None:
-        self.model, self.train, self.validation, self.config, self.folder = model, train, validation, config, folder
+        self.model, self.loss, self.error, self.config, self.folder = model, loss, error, config, folder
+        same = {"training": dataclasses.asdict(config), "config": settings, "data": data}
+        self._same: dict[str, Any] = json.loads(json.dumps(same))
         self.optimiser = torch.optim.Adam(model.parameters(), lr=config.learning_rate)
         self.iteration, self.best, self.stale, self.seconds = 0, math.inf, 0, 0.0
-        self.best_state = {name: value.clone() for name, value in model.state_dict().items()}
+        self.best_state = self._weights()
 
-    def run(self, tell: Callable[[Progress], None] = lambda progress: None, until: int | None = None) -> float:
-        """Train to the end (or to an iteration); returns the best validation error."""
+    def run(
+        self, tell: Callable[[Progress], None] = lambda now: None, until: int | None = None, seconds: float = math.inf
+    ) -> float:
+        """Train to the end, to an iteration, or until the seconds are spent; returns the best validation error."""
         c = self.config
         stop = c.iterations if until is None else min(until, c.iterations)
         clock = time.monotonic()
-        with checkpoint.stops_between() as asked:
-            while self.iteration < stop and not (c.patience and self.stale >= c.patience):
+        with stops_between() as asked:
+            while self.iteration < stop and self.seconds < seconds and not (c.patience and self.stale >= c.patience):
                 loss = self._iterate()
                 self.iteration += 1
-                validation = None
-                if self.iteration % c.validate_every == 0 or self.iteration == c.iterations:
-                    validation = self._validate()
+                last = self.iteration == c.iterations or self.seconds + time.monotonic() - clock >= seconds
+                validation = self._validate() if last or self.iteration % c.validate_every == 0 else None
                 self.seconds += time.monotonic() - clock
                 clock = time.monotonic()
                 tell(Progress(self.iteration, loss, validation, self.seconds))
-                self._log(loss, validation)
+                if validation is not None or self.iteration % LOG_EVERY == 0:
+                    self._log(loss, validation)
                 due = validation is not None or self.iteration % c.checkpoint_every == 0 or self.iteration == stop
                 if due or asked():
                     self.save()
@@ -97,33 +136,28 @@ class Training:
             self.model.load_state_dict(self.best_state)
         return self.best
 
+    def _weights(self) -> dict[str, Tensor]:
+        return {name: value.clone() for name, value in self.model.state_dict().items()}
+
     def _iterate(self) -> float:
         c = self.config
         rng = np.random.default_rng([c.seed, self.iteration])
         generator = torch.Generator().manual_seed(int(rng.integers(2**62)))
         for group in self.optimiser.param_groups:
             group["lr"] = learning_rate(c, self.iteration)
-        batch = draw_batch(self.train, c, horizon_at(c, self.iteration), rng)
-        loss = loss_of(self.model, batch, c, generator)
-        self.optimiser.zero_grad()
-        loss.backward()
-        size = torch.nn.utils.clip_grad_norm_(self.model.parameters(), c.clip)
-        if torch.isfinite(size):
-            self.optimiser.step()
+        loss = self.loss(horizon_at(c, self.iteration), rng, generator)
+        descend(self.optimiser, loss, list(self.model.parameters()), c.clip)
         return float(loss.detach())
 
     def _validate(self) -> float:
-        error = validation_error(self.model, self.validation)
+        error = self.error()
         if error < self.best:
-            self.best, self.stale = error, 0
-            self.best_state = {name: value.clone() for name, value in self.model.state_dict().items()}
+            self.best, self.stale, self.best_state = error, 0, self._weights()
         else:
             self.stale += 1
         return error
 
     def _log(self, loss: float, validation: float | None) -> None:
-        if validation is None and self.iteration % 10:
-            return
         known = loss if math.isfinite(loss) else None  # JSON has no word for what is not finite
         line = {"iteration": self.iteration, "loss": known, "validation": validation, "seconds": self.seconds}
         with (self.folder / "log.jsonl").open("a") as log:
@@ -132,51 +166,82 @@ class Training:
     # ---- going on ----
 
     def save(self) -> None:
-        tensors = checkpoint.packed(self.model, self.best_state, self.optimiser)
-        text = {
-            "iteration": self.iteration,
-            "best": None if math.isinf(self.best) else self.best,
-            "stale": self.stale,
-            "seconds": self.seconds,
-            "training": dataclasses.asdict(self.config),
-            "config": self.model.config.described(),
-            "data": self.fingerprint,
-        }
-        checkpoint.write(self.folder, tensors, text)
-
-    @cached_property
-    def fingerprint(self) -> str:
-        """A digest of all that is trained and validated on."""
-        seen = [part for s in self.train for part in (s.graph, s.states.cpu().numpy(), s.inputs.cpu().numpy())]
-        kept = [p for es in self.validation for e in es for p in (e.graph, e.observations, e.actions, e.exogenous)]
-        return checkpoint.fingerprint(seen + kept)
+        tensors = {f"model.{k}": v for k, v in self.model.state_dict().items()}
+        tensors |= {f"best.{k}": v for k, v in self.best_state.items()}
+        for index, state in self.optimiser.state_dict()["state"].items():
+            tensors |= {f"adam.{index}.{k}": torch.as_tensor(v) for k, v in state.items()}
+        best = None if math.isinf(self.best) else self.best
+        now = {"iteration": self.iteration, "best": best, "stale": self.stale, "seconds": self.seconds}
+        temporary = self.folder / f".{CHECKPOINT}.tmp"
+        whole = {k: v.detach().clone().contiguous() for k, v in tensors.items()}
+        save_file(whole, temporary, {"note": json.dumps({**now, **self._same})})
+        os.replace(temporary, self.folder / CHECKPOINT)
 
     def resume(self) -> bool:
         """Go on from the folder's checkpoint, if it has one of the same training on the same data."""
-        found = checkpoint.read(self.folder)
-        if found is None:
+        file = self.folder / CHECKPOINT
+        if not file.is_file():
             return False
-        tensors, text = found
-        here = json.loads(json.dumps([dataclasses.asdict(self.config), self.model.config.described()]))
-        if [text["training"], text["config"]] != here:
+        try:
+            with safe_open(file, "pt") as opened:
+                note = json.loads(opened.metadata()["note"])
+            tensors = load_file(file)
+        except (OSError, KeyError, TypeError, ValueError, SafetensorError) as error:
+            raise InputError(f"the checkpoint in {self.folder} is damaged: {error}; choose another folder") from None
+        if any(note.get(name) != self._same[name] for name in ("training", "config")):
             raise InputError(f"{self.folder} holds another training; finish that one or choose another folder")
-        if text["data"] != self.fingerprint:
+        if note["data"] != self._same["data"]:
             raise InputError(
                 f"{self.folder} holds a training on other data; give the data it began with or choose another folder"
             )
-        self.best_state = checkpoint.unpacked(tensors, self.model, self.optimiser)
-        self.iteration, self.stale, self.seconds = text["iteration"], text["stale"], text["seconds"]
-        self.best = math.inf if text["best"] is None else text["best"]
+        parts: dict[str, dict[str, Tensor]] = {"model": {}, "best": {}, "adam": {}}
+        for key, value in tensors.items():
+            part, name = key.split(".", 1)
+            parts[part][name] = value
+        self.model.load_state_dict(parts["model"])
+        state = self.optimiser.state_dict()
+        state["state"] = {}
+        for key, value in parts["adam"].items():
+            index, name = key.split(".")
+            state["state"].setdefault(int(index), {})[name] = value
+        self.optimiser.load_state_dict(state)
+        self.best_state, self.best = parts["best"], math.inf if note["best"] is None else note["best"]
+        self.iteration, self.stale, self.seconds = note["iteration"], note["stale"], note["seconds"]
         return True
 
 
-def validation_error(model: Model, systems: Sequence[Sequence[Episode]]) -> float:
-    """Mean NRMSE of predicting the first episode of each system after adapting to the others."""
-    errors = []
-    for first, *others in systems:
-        system = adapt(model, others, measure=False)
-        predicted = system.predict(first.observations[0].astype(float), first.actions, exogenous=first.exogenous)
-        unit = model.observation_std.double().numpy()
-        error = nrmse(predicted[1:], first.observations[1:].astype(float), unit)
-        errors.append(np.nan_to_num(error, nan=100.0).clip(max=100.0).mean())
-    return float(np.mean(errors))
+@contextmanager
+def stops_between() -> Iterator[Callable[[], bool]]:
+    """Within, Ctrl-C only asks to stop: work looks for it between two iterations, when its state is whole.
+
+    Gives a function that tells whether it was asked. A second Ctrl-C ends the work where it is.
+    """
+    asked = False
+
+    def ask(number: int, frame: object) -> None:
+        nonlocal asked
+        if asked:
+            raise KeyboardInterrupt
+        asked = True
+
+    foreign = threading.current_thread() is not threading.main_thread()
+    if foreign or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield lambda: False  # somebody else decides what an interrupt means
+        return
+    signal.signal(signal.SIGINT, ask)
+    try:
+        yield lambda: asked
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@contextmanager
+def place_for(folder: Path | str | None) -> Iterator[Path]:
+    """The folder of a training, made; None for one that is gone afterwards."""
+    with tempfile.TemporaryDirectory() as nowhere:
+        place = Path(nowhere if folder is None else folder)
+        try:
+            place.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"cannot write {folder}: {error.strerror}; give another folder") from None
+        yield place
