@@ -49,9 +49,7 @@ class Reproduce:
         from gce.reproduce.carry import carry
         from gce.reproduce.cells import Shard
         from gce.reproduce.experiment import Context, preset_named
-        from gce.reproduce.registry import EXPERIMENTS, experiment_named
-        from gce.reproduce.report import report
-        from gce.reproduce.runner import reproduce
+        from gce.reproduce.runner import EXPERIMENTS, experiment_named, report, reproduce
 
         context = Context(self.models or self.results / "models", self.results, self.recorded)
         if not self.name:

@@ -12,11 +12,8 @@ from typing import Any, ClassVar
 from gce.envs import world_named
 from gce.errors import InputError
 from gce.reproduce.cells import Cell
-from gce.reproduce.methods import Method, method
-from gce.reproduce.names import LATENT, SLOW
-
-Record = dict[str, Any]
-"""Of one cell: settings, seed, key, figures or failure, cpu_seconds."""
+from gce.reproduce.methods import LATENT, SLOW, Method, method
+from gce.reproduce.statistics import Record
 
 
 @dataclass(frozen=True)

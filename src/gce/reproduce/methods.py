@@ -1,4 +1,7 @@
-"""The methods of the tables behind one interface: adapted to episodes, each predicts, plans and has features."""
+"""The methods of the tables behind one interface: adapted to episodes, each predicts, plans and has features.
+
+What they are called in tables is here too, and which are slow.
+"""
 
 from __future__ import annotations
 
@@ -30,6 +33,28 @@ ITERATIONS = 10
 """Of a plan that is linearised again, for every method."""
 IN_FEATURES = "_in_features"
 """What follows a method's name where its plans bring features to those of the goal."""
+AS_PUBLISHED = "_as_published"
+"""What follows a method's name where its plans have the published costs."""
+LATENT = ("vae", "pcc")
+"""Methods whose plans need iLQR and whose adaptation needs gradient descent: seconds."""
+SLOW = ("graph_ode",)
+"""The same, minutes."""
+TITLES = {
+    "vae": "VAE",
+    "pcc": "PCC",
+    "graph_ode": "GraphODE",
+    "kpm": "KPM",
+    "cko": "CKO",
+    "ours_vmf": "ours (vMF)",
+    "ours_laplace": "ours (Laplace)",
+    "ours_gaussian": "ours (Gaussian)",
+    "ours_mlp": "ours (MLP)",
+    "ours_shipped": "ours (the package's model)",
+    "ours_cheaper": "ours (Gaussian), cheaper plans",
+    "ours_60_minutes": "ours (Gaussian), 60 minutes",
+    "cko_60_minutes": "CKO, 60 minutes",
+    "cko_long": "CKO, trained long",
+}
 
 
 class Subject(ABC):
@@ -137,6 +162,13 @@ def method(models: Path, world: str, name: str) -> Method:
     """By name; `ours_shipped` is the model that comes with the package."""
     own = models / world / name.removesuffix(IN_FEATURES)
     return Method(world, name, shipped(world_named(world).usual_model()) if name == "ours_shipped" else own)
+
+
+def title(name: str) -> str:
+    for ending in (IN_FEATURES, AS_PUBLISHED):
+        if name.endswith(ending):
+            return f"{title(name.removesuffix(ending))}, planned{ending.replace('_', ' ')}"
+    return TITLES.get(name, name.replace("_", " "))
 
 
 def noisy(episodes: Sequence[Episode], share: float, unit: np.ndarray, rng: np.random.Generator) -> list[Episode]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -10,34 +9,22 @@ from typing import Any, ClassVar
 import numpy as np
 
 from gce.envs import world_named
-from gce.metrics import nrmse
 from gce.reproduce.cells import Cell
-from gce.reproduce.control_cells import control_cell, loaded
-from gce.reproduce.experiment import Context, Experiment, Preset, Record
-from gce.reproduce.methods import noisy
-from gce.reproduce.names import title
-from gce.reproduce.pictures import curves
-from gce.reproduce.statistics import markdown, paired, select, summarise, values_of
-from gce.reproduce.tasks import SEEN, TEST, draw, sizes_of
+from gce.reproduce.experiment import Context, Preset
+from gce.reproduce.methods import noisy, title
+from gce.reproduce.statistics import Record, curves, markdown, paired, select, summarise, values_of
+from gce.reproduce.tasks import SEEN, TEST, Table, draw, loaded, prediction_errors, sizes_of
 
 STEPS = (1, 10, 50, 100)
 
 
-class PredictionTable(Experiment):
+class PredictionTable(Table):
     """Made of predicted episodes."""
 
-    @abstractmethod
-    def rows(self) -> list[dict[str, Any]]:
-        """The settings of the table's cells."""
+    planned = False
 
-    def cells(self, preset: Preset, context: Context) -> list[Cell]:
-        found = []
-        for settings in self.rows():
-            model = context.method(settings["world"], settings["method"])
-            if model is not None:
-                runs = range(preset.trajectories)
-                found += [control_cell(self, k, settings, model, planned=False) for k in runs]
-        return sorted(found, key=lambda cell: cell.seed)
+    def count(self, preset: Preset, settings: dict[str, Any], context: Context) -> int:
+        return preset.trajectories
 
     def run(self, cell: Cell, context: Context) -> dict[str, Any]:
         s = cell.settings
@@ -47,11 +34,9 @@ class PredictionTable(Experiment):
         subject = loaded(context, world, s["method"]).adapt(
             noisy(setting.episodes, s["noise"], unit, rng) if s["noise"] else setting.episodes
         )
-        truth = setting.target.observations.astype(float)
-        start = truth[0] + s["noise"] * unit * rng.standard_normal(truth[0].shape)
-        with np.errstate(over="ignore", invalid="ignore"):
-            errors = nrmse(subject.predict(start, setting.target.actions)[1:], truth[1:], unit)
-        return error_figures(errors)
+        start = setting.target.observations[0].astype(float)
+        start = start + s["noise"] * unit * rng.standard_normal(start.shape)
+        return error_figures(prediction_errors(subject, setting.target, unit, start))
 
 
 def error_figures(errors: np.ndarray) -> dict[str, Any]:
@@ -74,7 +59,7 @@ class Prediction(PredictionTable):
     name: ClassVar[str] = "prediction"
     about: ClassVar[str] = "NRMSE of 100 predicted steps with and without 10% noise, Rope and Soft, ours and CKO"
 
-    def rows(self) -> list[dict[str, Any]]:
+    def rows(self, context: Context) -> list[dict[str, Any]]:
         return [
             {"world": world, "method": name, "noise": noise, "episodes": 8}
             for world in ("rope", "soft")
@@ -107,7 +92,7 @@ class SampleEfficiency(PredictionTable):
     name: ClassVar[str] = "sample_efficiency"
     about: ClassVar[str] = "NRMSE of 100 predicted steps after adapting to 1 to 32 episodes, ours and CKO"
 
-    def rows(self) -> list[dict[str, Any]]:
+    def rows(self, context: Context) -> list[dict[str, Any]]:
         return [
             {"world": world, "method": name, "noise": 0.0, "episodes": episodes}
             for world in ("rope", "soft")

@@ -19,17 +19,14 @@ import numpy as np
 
 from gce.envs import world_named
 from gce.envs.replay import import_recordings
-from gce.metrics import nrmse
 from gce.reproduce import paper
 from gce.reproduce.cells import Cell
-from gce.reproduce.choices import chosen_cost, methods_with_long
-from gce.reproduce.control_cells import control_cell, loaded
-from gce.reproduce.experiment import Context, Experiment, Preset, Record
-from gce.reproduce.methods import IN_FEATURES
-from gce.reproduce.names import AS_PUBLISHED, title
+from gce.reproduce.experiment import Context, Experiment, Preset
+from gce.reproduce.methods import AS_PUBLISHED, IN_FEATURES, title
 from gce.reproduce.prediction_tables import error_figures
-from gce.reproduce.statistics import markdown, paired, select, short, summarise, values_of
-from gce.reproduce.tasks import Setting, protocol_for, run_control
+from gce.reproduce.statistics import Record, markdown, paired, select, short, summarise, values_of
+from gce.reproduce.tasks import Setting, control_cell, loaded, prediction_errors, protocol_for, run_control
+from gce.reproduce.tuning import chosen_cost, methods_with_long
 from gce.trajectory import Dataset
 
 
@@ -62,13 +59,10 @@ class Recorded(Experiment):
             with Dataset.open(file) as data:
                 target, *rest = list(data)
         env.reset(seed=0, options={"parameters": target.parameters})
-        truth = target.observations.astype(float)
-        setting = Setting(env, 0, truth[env.recipe.protocol.horizon], target, rest)
+        goal = target.observations[env.recipe.protocol.horizon].astype(float)
         subject = loaded(context, world, name).adapt(rest)
-        protocol = protocol_for(world, cell.settings)
-        _, found = run_control(setting, subject, protocol)
-        with np.errstate(over="ignore", invalid="ignore"):
-            errors = nrmse(subject.predict(truth[0], target.actions)[1:], truth[1:], env.observation_std)
+        found = run_control(Setting(env, 0, goal, target, rest), subject, protocol_for(world, cell.settings))[1]
+        errors = prediction_errors(subject, target, env.observation_std)
         try:
             predicted = {f"nrmse_{k}": v for k, v in error_figures(errors).items() if k != "nrmse"}
         except FloatingPointError:
