@@ -8,7 +8,7 @@ import pytest
 from gce.reproduce.claims import claims, lead_table
 from gce.reproduce.experiment import Context
 from gce.reproduce.methods import title
-from gce.reproduce.recorded import _plans
+from gce.reproduce.prediction_tables import _plans
 from gce.reproduce.runner import EXPERIMENTS, write_runs
 from gce.reproduce.statistics import paired, summarise
 from gce.reproduce.tuning import cheaper_cost, chosen_cko, chosen_cost, chosen_for_grid, chosen_potential

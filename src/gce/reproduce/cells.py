@@ -22,6 +22,8 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from gce.errors import InputError
 
 
@@ -149,7 +151,9 @@ class Queue:
                 done(self._run_one(cell, run))
             return
         left = iter(cells)
-        with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_one_thread) as pool:
+        with ProcessPoolExecutor(
+            jobs, mp_context=get_context("spawn"), initializer=torch.set_num_threads, initargs=(1,)
+        ) as pool:
             begun = {pool.submit(self._run_one, cell, run) for cell in islice(left, jobs)}
             while begun:
                 ended, begun = wait(begun, return_when=FIRST_COMPLETED)
@@ -163,9 +167,3 @@ class Queue:
             return 0
         self.store.keep(cell, compute(cell, run))
         return 1
-
-
-def _one_thread() -> None:
-    import torch
-
-    torch.set_num_threads(1)

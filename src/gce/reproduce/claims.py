@@ -130,7 +130,6 @@ def _grid(records: Sequence[Record], chosen: str) -> Iterator[Claim]:
         best = _ours(mine, chosen)
         for place, figure, word in ((1, "voltage_error", "error"), (0, "cost", "cost")):
             ours, cko = (paper.GRID[name, noise][place] for name in (GAUSSIAN, "cko"))
-            assert ours is not None and cko is not None
             yield _against(
                 f"Grid, {100 * noise:g}% noise on the state: lower {word} than CKO ({_row(best)})",
                 f"{ours[0]} ± {ours[1]}; CKO {cko[0]} ± {cko[1]}",

@@ -133,9 +133,8 @@ class GridNoise(ControlTable):
                 time = trained(select(mine, method=name))
                 return title(name) if time == "–" else f"{title(name)}, {time}"
 
-            parts += _error_and_cost(
-                mine, "voltage_error", "method", "noise", row, _percent, paper.GRID, f", noise {words}"
-            )
+            of = f", noise {words}"
+            parts.append(_error_and_cost(mine, "voltage_error", "method", "noise", row, _percent, paper.GRID, of))
         lines = {
             title(name): series(select(records, method=name, kind="process"), "noise", "voltage_error")
             for name in values_of(records, "method")
@@ -159,9 +158,8 @@ class FittingNumber(ControlTable):
         for figure, label in (("control_error", "control error"), ("cost", "control cost")):
             lines = {f: series(select(records, form=f), "episodes", figure) for f in values_of(records, "form")}
             curves(lines, folder / f"fitting_number_{figure}.png", "episodes adapted to", label, log=True)
-        return "\n".join(
-            _error_and_cost(records, "control_error", "form", "episodes", str, lambda k: f"{k} episodes", paper.FITTING)
-        )
+        names = "control_error", "form", "episodes"
+        return _error_and_cost(records, *names, str, lambda k: f"{k} episodes", paper.FITTING)
 
 
 class Bandwidth(ControlTable):
@@ -212,10 +210,8 @@ class Dimension(ControlTable):
         ]
 
     def report(self, records: Sequence[Record], folder: Path) -> str:
-        names = "features", "process_noise"
-        return "\n".join(
-            _error_and_cost(records, "voltage_error", *names, lambda d: f"{d} features", _percent, paper.DIMENSION)
-        )
+        names = "voltage_error", "features", "process_noise"
+        return _error_and_cost(records, *names, lambda d: f"{d} features", _percent, paper.DIMENSION)
 
 
 def _error_and_cost(
@@ -225,22 +221,19 @@ def _error_and_cost(
     column: str,
     row_title: Callable[[Any], str],
     column_title: Callable[[Any], str],
-    known: Mapping[Any, tuple[paper.Figure | None, paper.Figure | None]],
+    known: Mapping[Any, tuple[paper.Figure, paper.Figure]],
     of: str = "",
-) -> list[str]:
+) -> str:
     """Two tables by two settings. known: (cost, error) of the paper, by both; of: ends the headings."""
     parts = []
     for figure, what, place in ((error, "Control error", 1), ("cost", "Control cost", 0)):
 
         def beside(r: Any, c: Any, place: int = place) -> str:
-            if (r, c) not in known:
-                return ""
-            value = known[r, c][place]
-            return "; paper NaN" if value is None else f"; paper {value[0]}"
+            return f"; paper {known[r, c][place][0]}".replace("nan", "NaN") if (r, c) in known else ""
 
         table = grid_table(records, row, column, figure, row_title, column_title, beside)
         parts.append(f"## {what}{of}\n\n{table}")
-    return parts
+    return "\n".join(parts)
 
 
 def _percent(noise: float) -> str:

@@ -62,12 +62,6 @@ PAPER = Preset(
 PRESETS = {preset.name: preset for preset in (QUICK, EVENING, PAPER)}
 
 
-def preset_named(name: str) -> Preset:
-    if name not in PRESETS:
-        raise InputError(f"there is no preset {name!r}; the presets are {', '.join(PRESETS)}")
-    return PRESETS[name]
-
-
 @dataclass(frozen=True)
 class Context:
     """Where things are. models: WORLD/NAME of each trained model; recorded: systems recorded by others."""

@@ -22,7 +22,6 @@ from gce.baselines import adapt as adapt_baseline
 from gce.baselines.folder import kind_of
 from gce.control.problem import Problem
 from gce.envs import world_named
-from gce.errors import InputError
 from gce.model.files import load_model, shipped
 from gce.planning.controller import Controller, Planner
 from gce.reproduce.recipes import OURS
@@ -169,14 +168,3 @@ def title(name: str) -> str:
         if name.endswith(ending):
             return f"{title(name.removesuffix(ending))}, planned{ending.replace('_', ' ')}"
     return TITLES.get(name, name.replace("_", " "))
-
-
-def noisy(episodes: Sequence[Episode], share: float, unit: np.ndarray, rng: np.random.Generator) -> list[Episode]:
-    """Observations with independent normal noise, a share of the units."""
-    if share < 0:
-        raise InputError(f"noise is {share}, expected a share of the units such as 0.1")
-    seen = [e.observations.astype(float) for e in episodes]
-    return [
-        replace(e, observations=o + share * unit * rng.standard_normal(o.shape))
-        for e, o in zip(episodes, seen, strict=True)
-    ]

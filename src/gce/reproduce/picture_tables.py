@@ -34,14 +34,7 @@ RELATIONS, RELATION_NUMBERS = 8, (2, 8, 36)
 STEPS = 100
 
 
-class PictureTable(Table):
-    """A run a row."""
-
-    def count(self, preset: Preset, settings: dict[str, Any], context: Context) -> int:
-        return 1
-
-
-class Weights(PictureTable):
+class Weights(Table):
     name: ClassVar[str] = "weights"
     about: ClassVar[str] = "picture: the Gibbs weights on a rope of 9 masses beside uniform ones"
 
@@ -97,7 +90,7 @@ class Weights(PictureTable):
         return f"{told}a node weighs {own:.2f} on itself, on average.\n\n![weights](weights.png)\n"
 
 
-class ControlPictures(PictureTable):
+class ControlPictures(Table):
     name: ClassVar[str] = "control_pictures"
     about: ClassVar[str] = "pictures: controlled systems at some times, a grid of 102 nodes and its voltages"
 

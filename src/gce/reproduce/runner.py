@@ -21,8 +21,7 @@ from gce.reproduce.claims import claims, lead_table
 from gce.reproduce.control_tables import Bandwidth, Dimension, FittingNumber, GridNoise, Main
 from gce.reproduce.experiment import PAPER, PRESETS, Context, Experiment, Preset
 from gce.reproduce.picture_tables import ControlPictures, EvalTime, Weights
-from gce.reproduce.prediction_tables import Prediction, SampleEfficiency
-from gce.reproduce.recorded import Recorded
+from gce.reproduce.prediction_tables import Prediction, Recorded, SampleEfficiency
 from gce.reproduce.statistics import Record, csv_text, markdown
 from gce.reproduce.tuning import ActionWeight, RunningWeight
 

@@ -52,20 +52,18 @@ class Setting:
     target: Episode
     episodes: list[Episode]
 
-    def restart(self, observation_noise: float = 0.0, process_noise: float = 0.0) -> GraphEnv:
+    def restart(self, **noises: float) -> GraphEnv:
         """The system at its start again; the loads of a grid are the same for every method."""
-        options = {
-            "parameters": self.env.parameters,
-            "goal": self.goal,
-            "observation_noise": observation_noise,
-            "process_noise": process_noise,
-        }
-        self.env.reset(seed=self.seed, options=options)
+        self.env.reset(seed=self.seed, options={"parameters": self.env.parameters, "goal": self.goal, **noises})
         return self.env
 
 
+@lru_cache(maxsize=2)
 def draw(world: str, sizes: tuple[int, int], seed: int, episodes: int = 8, **noises: float) -> Setting:
-    """A system, a clean episode that gives the goal, and recordings of it with the noises asked for."""
+    """A system, a clean episode that gives the goal, and recordings of it with the noises asked for.
+
+    Cells of one seed follow each other, and share the system.
+    """
     env = world_named(world)(objects=sizes)
     env.reset(seed=seed)
     system = {"parameters": env.parameters}
@@ -132,9 +130,9 @@ class Table(Experiment):
     def rows(self, context: Context) -> list[dict[str, Any]]:
         """The settings of the table's cells; those of models that are not there are left out."""
 
-    @abstractmethod
     def count(self, preset: Preset, settings: dict[str, Any], context: Context) -> int:
         """How many seeds a row has."""
+        return 1
 
     def cells(self, preset: Preset, context: Context) -> list[Cell]:
         found = []
@@ -163,7 +161,8 @@ def run_cell(cell: Cell, context: Context, predicted: bool = False) -> dict[str,
     """
     s = cell.settings
     noises = {name: s.get(name, 0.0) for name in ("observation_noise", "process_noise")}
-    setting = _drawn(s["world"], s["split"], TEST + cell.seed, s.get("episodes", 8), **noises)
+    sizes = sizes_of(s["world"], s["split"])
+    setting = draw(s["world"], sizes, TEST + cell.seed, s.get("episodes", 8), **noises)
     if s["method"] in UNADAPTED:
         return _unadapted(setting, s["method"], **noises)
     found = loaded(context, s["world"], s.get("model", s["method"]), s.get("form"))
@@ -172,12 +171,6 @@ def run_cell(cell: Cell, context: Context, predicted: bool = False) -> dict[str,
     if predicted:
         reported["nrmse"] = float(prediction_errors(subject, setting.target, setting.env.observation_std).mean())
     return {**reported, "trained_minutes": found.minutes}
-
-
-@lru_cache(maxsize=2)
-def _drawn(world: str, split: str, seed: int, episodes: int, **noises: float) -> Setting:
-    """Cells of one seed follow each other, and share the system."""
-    return draw(world, sizes_of(world, split), seed, episodes, **noises)
 
 
 _models: dict[tuple[Any, ...], Method] = {}
