@@ -6,18 +6,16 @@ What they are called in tables is here too, and which are slow.
 from __future__ import annotations
 
 import json
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float
 
-from gce.baselines import Adapted, BaselineController, load
+from gce.baselines import BaselineController, load
 from gce.baselines import adapt as adapt_baseline
 from gce.baselines.folder import kind_of
 from gce.control.problem import Problem
@@ -25,7 +23,7 @@ from gce.envs import world_named
 from gce.model.files import load_model, shipped
 from gce.planning.controller import Controller, Planner
 from gce.reproduce.recipes import OURS
-from gce.system.system import System, adapt
+from gce.system.system import adapt
 from gce.trajectory import Episode
 
 ITERATIONS = 10
@@ -56,52 +54,19 @@ TITLES = {
 }
 
 
-class Subject(ABC):
-    """A method adapted to one system."""
-
-    @abstractmethod
-    def predict(
-        self, observation: Float[np.ndarray, "nodes d"], actions: Float[np.ndarray, "steps nodes a"]
-    ) -> Float[np.ndarray, "steps_plus_1 nodes d"]:
-        """From the observation that opens an episode."""
-
-    @abstractmethod
-    def planner(self, problem: Problem) -> Planner: ...
-
-    @abstractmethod
-    def features(self, observations: Float[np.ndarray, "M nodes d"]) -> Float[np.ndarray, "M p"]:
-        """Of observations when nothing is pushed."""
-
-
 @dataclass(frozen=True)
-class Ours(Subject):
-    system: System
+class Subject:
+    """A method adapted to one system.
 
-    def predict(self, observation: np.ndarray, actions: np.ndarray) -> np.ndarray:
-        return self.system.predict(observation, actions)
+    predict: from the observation [nodes, d] that opens an episode and actions [steps, nodes, a], observations
+        [steps + 1, nodes, d].
+    planner: for a problem.
+    features: [M, p] of observations [M, nodes, d] when nothing is pushed.
+    """
 
-    def planner(self, problem: Problem) -> Planner:
-        return Controller(self.system, problem, iterations=ITERATIONS)
-
-    def features(self, observations: np.ndarray) -> np.ndarray:
-        return self.system.outputs_at(observations, "features")
-
-
-@dataclass(frozen=True)
-class Other(Subject):
-    """on: what its plans aim at."""
-
-    adapted: Adapted
-    on: str = "observations"
-
-    def predict(self, observation: np.ndarray, actions: np.ndarray) -> np.ndarray:
-        return self.adapted.predict(observation, actions)
-
-    def planner(self, problem: Problem) -> Planner:
-        return BaselineController(self.adapted, replace(problem, on=self.on), iterations=ITERATIONS)
-
-    def features(self, observations: np.ndarray) -> np.ndarray:
-        return torch.stack([self.adapted.start(o) for o in observations]).numpy()
+    predict: Callable[[np.ndarray, np.ndarray], np.ndarray]
+    planner: Callable[[Problem], Planner]
+    features: Callable[[np.ndarray], np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -152,9 +117,16 @@ class Method:
 
     def adapt(self, episodes: Sequence[Episode]) -> Subject:
         if self.ours:
-            return Ours(adapt(self.model, episodes, measure=False))
+            system = adapt(self.model, episodes, measure=False)
+            planner = partial(Controller, system, iterations=ITERATIONS)
+            return Subject(system.predict, planner, partial(system.outputs_at, on="features"))
+        adapted = adapt_baseline(self.model, episodes)
         on = "features" if self.name.endswith(IN_FEATURES) else "observations"
-        return Other(adapt_baseline(self.model, episodes), on)
+        return Subject(
+            adapted.predict,
+            lambda problem: BaselineController(adapted, replace(problem, on=on), iterations=ITERATIONS),
+            lambda observations: torch.stack([adapted.start(o) for o in observations]).numpy(),
+        )
 
 
 def method(models: Path, world: str, name: str) -> Method:

@@ -21,11 +21,11 @@ from gce.model.step import Stepper, rollout
 from gce.operators import PAPER_FORMS, Operator
 from gce.reproduce.cells import Cell
 from gce.reproduce.experiment import Context, Experiment, Preset
-from gce.reproduce.methods import Ours
 from gce.reproduce.recipes import OURS
 from gce.reproduce.statistics import Record, markdown, values_of
 from gce.reproduce.tasks import TEST, Table, draw, loaded, run_control
 from gce.reproduce.versions import method_version
+from gce.system.system import adapt
 from gce.views.plots import write_strip
 
 SNAPSHOTS = 5
@@ -45,9 +45,8 @@ class Weights(Table):
 
     def run(self, cell: Cell, context: Context) -> dict[str, Any]:
         setting = draw("rope", (9, 9), TEST + cell.seed)
-        subject = loaded(context, "rope", cell.settings["method"]).adapt(setting.episodes)
-        assert isinstance(subject, Ours)
-        system, times = subject.system, cell.settings["times"]
+        system = adapt(loaded(context, "rope", cell.settings["method"]).model, setting.episodes, measure=False)
+        times = cell.settings["times"]
         seen = setting.target.observations.astype(float)[times]
         topology, model = system.topology, system.model
         psi = torch.as_tensor(system.outputs_at(seen, "features").reshape(len(times), len(seen[0]), -1))
