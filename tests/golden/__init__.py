@@ -27,9 +27,8 @@ from gce.model.model import Model
 from gce.planning.closed_loop import problem_for
 from gce.planning.controller import Controller
 from gce.reproduce.cells import Cell
-from gce.reproduce.control_cells import run_cell
 from gce.reproduce.experiment import Context
-from gce.reproduce.tasks import SEEN
+from gce.reproduce.tasks import SEEN, run_cell
 from gce.system.system import adapt
 from gce.trajectory import Dataset, Episode
 

@@ -9,7 +9,7 @@ from gce.cli import main
 from gce.reproduce.carry import Group, carry, compare
 from gce.reproduce.cells import Cell, Store, compute
 from gce.reproduce.experiment import QUICK, Context, Experiment
-from gce.reproduce.report import write_runs
+from gce.reproduce.runner import write_runs
 
 FOUR = replace(QUICK, trajectories=4)
 
@@ -161,7 +161,7 @@ def test_a_failure_agrees_with_the_same_failure():
 
 
 def test_the_command_ends_with_status_2_where_figures_differ(context, monkeypatch, capsys):
-    monkeypatch.setattr("gce.reproduce.registry.EXPERIMENTS", {"powers": Powers(version=2, factor=2.0)})
+    monkeypatch.setattr("gce.reproduce.runner.EXPERIMENTS", {"powers": Powers(version=2, factor=2.0)})
     with pytest.raises(SystemExit) as stop:
         main(["reproduce", "carry", "--results", str(context.results)])
     told = capsys.readouterr().err

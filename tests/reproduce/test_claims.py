@@ -5,15 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from gce.reproduce.choices import cheaper_cost, chosen_cko, chosen_cost, chosen_for_grid, chosen_potential
-from gce.reproduce.claims import claims
+from gce.reproduce.claims import claims, lead_table
 from gce.reproduce.experiment import Context
-from gce.reproduce.lead import lead_table
-from gce.reproduce.names import title
-from gce.reproduce.recorded import _plans
-from gce.reproduce.registry import EXPERIMENTS
-from gce.reproduce.report import write_runs
+from gce.reproduce.methods import title
+from gce.reproduce.prediction_tables import _plans
+from gce.reproduce.runner import EXPERIMENTS, write_runs
 from gce.reproduce.statistics import paired, summarise
+from gce.reproduce.tuning import cheaper_cost, chosen_cko, chosen_cost, chosen_for_grid, chosen_potential
 
 
 @pytest.fixture

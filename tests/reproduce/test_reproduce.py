@@ -13,9 +13,7 @@ from gce.reproduce.cells import Cell, Shard, Store, compute
 from gce.reproduce.claims import claims
 from gce.reproduce.experiment import PRESETS, Context, Experiment, Preset
 from gce.reproduce.prediction_tables import Prediction
-from gce.reproduce.registry import EXPERIMENTS
-from gce.reproduce.report import report, write_runs
-from gce.reproduce.runner import reproduce
+from gce.reproduce.runner import EXPERIMENTS, report, reproduce, write_runs
 from gce.reproduce.statistics import summarise
 
 TINY = Preset(
@@ -181,8 +179,8 @@ def test_half_a_file_is_no_cell(tmp_path):
 
 
 class RopePrediction(Prediction):
-    def rows(self):
-        return [s for s in super().rows() if s["world"] == "rope" and s["noise"] == 0]
+    def rows(self, context):
+        return [s for s in super().rows(context) if s["world"] == "rope" and s["noise"] == 0]
 
 
 def test_a_small_experiment_from_model_to_page(context):

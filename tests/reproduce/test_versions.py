@@ -16,9 +16,9 @@ from gce.model.config import ModelConfig
 from gce.model.files import shipped
 from gce.reproduce import versions
 from gce.reproduce.cells import Cell
-from gce.reproduce.control_cells import control_cell
 from gce.reproduce.methods import Method, method
-from gce.reproduce.registry import EXPERIMENTS
+from gce.reproduce.runner import EXPERIMENTS
+from gce.reproduce.tasks import control_cell
 from gce.reproduce.versions import canonical_config, tensor_digest, without_defaults
 
 SETTINGS = {"world": "rope", "method": "ours_shipped", "split": "few-shot"}

@@ -48,10 +48,8 @@ class Reproduce:
 
         from gce.reproduce.carry import carry
         from gce.reproduce.cells import Shard
-        from gce.reproduce.experiment import Context, preset_named
-        from gce.reproduce.registry import EXPERIMENTS, experiment_named
-        from gce.reproduce.report import report
-        from gce.reproduce.runner import reproduce
+        from gce.reproduce.experiment import PRESETS, Context
+        from gce.reproduce.runner import EXPERIMENTS, experiment_named, report, reproduce
 
         context = Context(self.models or self.results / "models", self.results, self.recorded)
         if not self.name:
@@ -81,7 +79,7 @@ class Reproduce:
             return
         chosen = list(EXPERIMENTS.values()) if self.name == "all" else [experiment_named(self.name)]
         shard = None if self.shard is None else Shard.of(self.shard)
-        failures = reproduce(chosen, preset_named(self.preset), context, shard, progress, self.minutes, self.jobs)
+        failures = reproduce(chosen, PRESETS[self.preset], context, shard, progress, self.minutes, self.jobs)
         for sentence in context.skipped:
             print(sentence, file=sys.stderr)
         for name, count in failures.items():

@@ -19,10 +19,10 @@ import numpy as np
 
 from gce.envs import world_named
 from gce.errors import InputError
-from gce.reproduce.cells import Cell, compute
-from gce.reproduce.experiment import PRESETS, Context, Experiment, Record
-from gce.reproduce.report import rewrite_runs, write_file
-from gce.reproduce.statistics import markdown
+from gce.reproduce.cells import Cell, compute, write_file
+from gce.reproduce.experiment import PRESETS, Context, Experiment
+from gce.reproduce.runner import rewrite_runs
+from gce.reproduce.statistics import Record, markdown
 
 TOLERANCE = 1e-5
 """Relative to a figure's size, of runs in no world; a world's own is its recipe's."""
@@ -144,7 +144,7 @@ def _compare(group: Group, sample: int, context: Context, deadline: float) -> Co
         figure, difference, agrees = compare(record, again, group.tolerance)
         place = {"settings": cell.settings, "seed": cell.seed}
         sampled.append({**place, "difference": difference, "figure": figure, "agreed": agrees})
-    agreed = [run["agreed"] for run in sampled]
+    agreed = [bool(run["agreed"]) for run in sampled]
     return {
         "experiment": group.experiment.name,
         "world": group.world,

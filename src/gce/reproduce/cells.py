@@ -13,7 +13,7 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from dataclasses import dataclass, field
 from functools import cache, cached_property
@@ -21,6 +21,8 @@ from itertools import islice
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from gce.errors import InputError
 
@@ -71,8 +73,8 @@ class Shard:
             raise InputError(f"--shard is {text!r}, expected i/n with i from 1 to n, such as 1/4")
         return cls(int(index) - 1, int(count))
 
-    def takes(self, number: int) -> bool:
-        return number % self.count == self.index
+    def part(self, cells: Sequence[Cell]) -> Sequence[Cell]:
+        return cells[self.index :: self.count]
 
 
 @dataclass(frozen=True)
@@ -100,16 +102,18 @@ class Store:
                 self.keep(cell, known[cell.key])
 
     def keep(self, cell: Cell, record: dict[str, Any]) -> None:
-        path = self.path(cell)
+        write_file(self.path(cell), json.dumps(record))
+
+
+def write_file(path: Path, text: str, option: str = "--results") -> None:
+    """At once: a stop leaves the old file or the new one. option: of the command, that names another place."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(f".{path.name}.{os.getpid()}")
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            temporary.write_text(json.dumps(record))
-            os.replace(temporary, path)
-        except OSError as error:
-            raise InputError(
-                f"cannot write {path}: {error.strerror or error}; give another place with --results"
-            ) from None
+        temporary.write_text(text)
+        os.replace(temporary, path)
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror or error}; give another place with {option}") from None
 
 
 Compute = Callable[[Cell], dict[str, Any]]
@@ -138,19 +142,18 @@ class Queue:
     """Of `time.monotonic`: no cell is begun after it."""
 
     def missing(self, cells: Sequence[Cell]) -> list[Cell]:
-        mine = [cell for number, cell in enumerate(cells) if self.shard.takes(number)]
-        return [cell for cell in mine if self.store.find(cell) is None]
+        return [cell for cell in self.shard.part(cells) if self.store.find(cell) is None]
 
-    def run(self, cells: Iterable[Cell], run: Compute, done: Callable[[int], None] = lambda cells: None) -> None:
-        for cell in cells:
-            done(self._run_one(cell, run))
-
-    def run_side_by_side(
-        self, cells: Sequence[Cell], run: Compute, jobs: int, done: Callable[[int], None] = lambda cells: None
-    ) -> None:
-        """As `run`, in some processes of one thread each; cells begin in their order."""
+    def run(self, cells: Sequence[Cell], run: Compute, jobs: int, done: Callable[[int], None]) -> None:
+        """In so many processes of one thread each, or here for one; cells begin in their order."""
+        if jobs == 1 or not cells:
+            for cell in cells:
+                done(self._run_one(cell, run))
+            return
         left = iter(cells)
-        with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_one_thread) as pool:
+        with ProcessPoolExecutor(
+            jobs, mp_context=get_context("spawn"), initializer=torch.set_num_threads, initargs=(1,)
+        ) as pool:
             begun = {pool.submit(self._run_one, cell, run) for cell in islice(left, jobs)}
             while begun:
                 ended, begun = wait(begun, return_when=FIRST_COMPLETED)
@@ -164,9 +167,3 @@ class Queue:
             return 0
         self.store.keep(cell, compute(cell, run))
         return 1
-
-
-def _one_thread() -> None:
-    import torch
-
-    torch.set_num_threads(1)

@@ -8,11 +8,21 @@ from dataclasses import dataclass
 import numpy as np
 
 from gce.reproduce import paper
-from gce.reproduce.choices import ALIKE, CHEAPER, METHODS, chosen_cko, chosen_for_grid, chosen_potential
-from gce.reproduce.experiment import Context, Record
-from gce.reproduce.names import title
-from gce.reproduce.statistics import Summary, is_unstable, paired, select, summarise, values_of
-from gce.reproduce.studies.eval_time import RELATIONS
+from gce.reproduce.experiment import Context
+from gce.reproduce.methods import title
+from gce.reproduce.picture_tables import RELATIONS
+from gce.reproduce.statistics import (
+    Paired,
+    Record,
+    Summary,
+    is_unstable,
+    markdown,
+    paired,
+    select,
+    summarise,
+    values_of,
+)
+from gce.reproduce.tuning import ALIKE, CHEAPER, METHODS, chosen_cko, chosen_for_grid, chosen_potential
 
 SIGNIFICANT = 0.05
 GAUSSIAN = "ours_gaussian"
@@ -24,9 +34,9 @@ class Claim:
 
     words: str
     paper: str
-    ours: str
-    test: str
-    verdict: str
+    ours: str = "–"
+    test: str = "–"
+    verdict: str = "not run"
 
 
 def claims(context: Context) -> list[Claim]:
@@ -34,8 +44,10 @@ def claims(context: Context) -> list[Claim]:
         *_main(context.records("main"), context.records("action_weight")),
         *_grid(context.records("grid_noise"), chosen_for_grid(context.models)),
         *_fitting(context.records("fitting_number")),
-        *_prediction(context.records("prediction")),
-        *_samples(context.records("sample_efficiency")),
+        *_predicted(context.records("prediction"), "noise", (0.0, 0.1), "{:.0%} noise: lower NRMSE of 100 steps"),
+        *_predicted(
+            context.records("sample_efficiency"), "episodes", (1, 8, 32), "{} episodes to adapt to: lower NRMSE"
+        ),
         *_best(context.records("bandwidth"), "bandwidth", 2.0, "world", "control_error"),
         *_best(context.records("dimension"), "features", 32, "process_noise", "voltage_error"),
         *_time(context.records("eval_time")),
@@ -51,7 +63,7 @@ def _ours(records: Sequence[Record], name: str = GAUSSIAN) -> list[Record]:
 def _against(words: str, published: str, ours: Summary, theirs: Summary, name: str) -> Claim:
     """Whether ours is lower than another method's on the same systems."""
     if not ours.n or not theirs.n + theirs.unstable + theirs.failed:
-        return Claim(words, published, "–", "–", "not run")
+        return Claim(words, published)
     told = f"{ours}; {name} {theirs}"
     if theirs.n <= theirs.unstable + theirs.failed:
         return Claim(words, published, told, "–", "reproduced")
@@ -88,15 +100,14 @@ def _row(records: Sequence[Record]) -> str:
 def _lowest(records: Sequence[Record], world: str, split: str) -> Claim:
     """The Gaussian potential has the lowest error of all methods and potentials."""
     ours = summarise(_ours(records), "control_error")
-    known = {n: paper.MAIN[world, split, n][1][0] for n in paper_methods() if n != GAUSSIAN}
+    known = {n: error[0] for (w, s, n), (_, error) in paper.MAIN.items() if (w, s) == (world, split) and n != GAUSSIAN}
     best = min(known, key=lambda n: known[n])
     words = f"{world.capitalize()}, {split}: the Gaussian potential has the lowest error of all"
     published = f"{paper.MAIN[world, split, GAUSSIAN][1][0]}; next {title(best)} {known[best]}"
     names = [n for n in values_of(records, "method") if n in {*METHODS} - {GAUSSIAN, "ours_shipped"}]
-    tests = {name: paired(ours, summarise(select(records, method=name), "control_error")) for name in names}
-    tests = {name: test for name, test in tests.items() if test.n}
+    tests = _tests(records, ours, names, "control_error")
     if not ours.n or "cko" not in tests:
-        return Claim(words, published, "–", "–", "not run")
+        return Claim(words, published)
     nearest = max(tests, key=lambda n: tests[n].ratio)
     told = (
         f"{ours.mean:.3f}; nearest {title(nearest)}, {tests[nearest].ratio:.2f} of its error (of {len(tests)} others)"
@@ -107,8 +118,10 @@ def _lowest(records: Sequence[Record], world: str, split: str) -> Claim:
     return Claim(words, published, told, str(tests[nearest]), verdict)
 
 
-def paper_methods() -> list[str]:
-    return list(dict.fromkeys(name for _, _, name in paper.MAIN))
+def _tests(records: Sequence[Record], ours: Summary, names: Sequence[str], figure: str) -> dict[str, Paired]:
+    """Ours against other methods, by name, where there are systems that both controlled."""
+    tests = {name: paired(ours, summarise(select(records, method=name), figure)) for name in names}
+    return {name: test for name, test in tests.items() if test.n}
 
 
 def _grid(records: Sequence[Record], chosen: str) -> Iterator[Claim]:
@@ -117,7 +130,6 @@ def _grid(records: Sequence[Record], chosen: str) -> Iterator[Claim]:
         best = _ours(mine, chosen)
         for place, figure, word in ((1, "voltage_error", "error"), (0, "cost", "cost")):
             ours, cko = (paper.GRID[name, noise][place] for name in (GAUSSIAN, "cko"))
-            assert ours is not None and cko is not None
             yield _against(
                 f"Grid, {100 * noise:g}% noise on the state: lower {word} than CKO ({_row(best)})",
                 f"{ours[0]} ± {ours[1]}; CKO {cko[0]} ± {cko[1]}",
@@ -148,25 +160,13 @@ def _fitting(records: Sequence[Record]) -> Iterator[Claim]:
             )
 
 
-def _prediction(records: Sequence[Record]) -> Iterator[Claim]:
+def _predicted(records: Sequence[Record], setting: str, values: Sequence[float], words: str) -> Iterator[Claim]:
+    """words: with a place for the value of the setting."""
     for world in ("rope", "soft"):
-        for noise in (0.0, 0.1):
-            mine = select(records, world=world, noise=noise)
+        for value in values:
+            mine = select(records, world=world, **{setting: value})
             yield _against(
-                f"{world.capitalize()}, {100 * noise:g}% noise: lower NRMSE of 100 steps than CKO",
-                "lower (figure)",
-                summarise(_ours(mine), "mean"),
-                summarise(select(mine, method="cko"), "mean"),
-                "CKO",
-            )
-
-
-def _samples(records: Sequence[Record]) -> Iterator[Claim]:
-    for world in ("rope", "soft"):
-        for episodes in (1, 8, 32):
-            mine = select(records, world=world, episodes=episodes)
-            yield _against(
-                f"{world.capitalize()}, {episodes} episodes to adapt to: lower NRMSE than CKO",
+                f"{world.capitalize()}, {words.format(value)} than CKO",
                 "lower (figure)",
                 summarise(_ours(mine), "mean"),
                 summarise(select(mine, method="cko"), "mean"),
@@ -177,14 +177,14 @@ def _samples(records: Sequence[Record]) -> Iterator[Claim]:
 def _best(records: Sequence[Record], setting: str, best: float, by: str, figure: str) -> Iterator[Claim]:
     """One value of a setting is the best."""
     if not records:
-        yield Claim(f"{setting} {best:g} is the best", f"{best:g}", "–", "–", "not run")
+        yield Claim(f"{setting} {best:g} is the best", f"{best:g}")
     for value in values_of(records, by):
         mine = select(records, **{by: value})
         means = {x: summarise(select(mine, **{setting: x}), figure).mean for x in values_of(mine, setting)}
         means = {x: mean for x, mean in means.items() if np.isfinite(mean)}
         words = f"{setting} {best:g} has the lowest error ({by.replace('_', ' ')} {value})"
         if len(means) < 2 or best not in means:
-            yield Claim(words, f"{best:g}", "–", "–", "not run")
+            yield Claim(words, f"{best:g}")
             continue
         if np.ptp(list(means.values())) < ALIKE:
             yield Claim(words, f"{best:g}", f"all alike ({means[best]:.3f})", "–", "not")
@@ -199,10 +199,9 @@ def _time(records: Sequence[Record]) -> Iterator[Claim]:
     words = "Hom+Mean predicts fastest of Dense, Hom and Hom+Mean"
     done = [r for r in records if "figures" in r]
     if not done:
-        yield Claim(words, "fastest (figure)", "–", "–", "not run")
+        yield Claim(words, "fastest (figure)")
         return
-    side = max(values_of(done, "side"))
-    kinds = RELATIONS
+    side, kinds = max(values_of(done, "side")), RELATIONS
     seconds = {r["settings"]["form"]: r["figures"]["seconds"] for r in select(done, side=side, relations=kinds)}
     told = ", ".join(f"{form} {s:.2f} s" for form, s in seconds.items()) + f" ({side * side} nodes, {kinds} relations)"
     fastest = seconds.get("hom_mean", np.inf) <= min(s for form, s in seconds.items() if form != "tensor")
@@ -213,7 +212,7 @@ def _weights(records: Sequence[Record]) -> Iterator[Claim]:
     found = next((r["figures"] for r in records if "figures" in r), None)
     words = "Rope of 9 masses: learned weights are not uniform"
     if found is None:
-        yield Claim(words, "not uniform (figure)", "–", "–", "not run")
+        yield Claim(words, "not uniform (figure)")
         return
     largest = found["largest_difference_from_uniform"]
     own = float(np.mean([np.diag(table) for table in found["weights"]]))
@@ -221,3 +220,50 @@ def _weights(records: Sequence[Record]) -> Iterator[Claim]:
     # Where nearly all weight is a node's own, weights are not uniform, but neighbours do not weigh differently either.
     verdict = "not" if largest < 0.05 else "reproduced" if own < 0.9 else "partly"
     yield Claim(words, "not uniform (figure)", told, "–", verdict)
+
+
+# ---- every cell of the tables of control ----
+
+
+def lead_table(context: Context) -> str:
+    """Ours beside the nearest other method, in error and in cost.
+
+    Two methods are compared on the systems that both controlled, by the ratio of their means: below 1 ours is lower.
+    Others are those trained as long as ours. Runs of theirs that failed or were unstable are left out, which favours
+    them.
+    """
+    rows = [*_worlds(context), *_grids(context)]
+    header = ["cell", "row", "error: nearest other", "cost: nearest other", "error: CKO", "cost: CKO"]
+    return markdown(header, rows) if rows else ""
+
+
+def _worlds(context: Context) -> Iterator[list[str]]:
+    records, tuned = context.records("main"), context.records("action_weight")
+    for world in ("rope", "soft", "swim"):
+        for split in (paper.SEEN, paper.UNSEEN):
+            mine = select(records, world=world, split=split)
+            for name in (chosen_potential(tuned, world), CHEAPER):
+                if select(mine, method=name):
+                    yield [f"{world.capitalize()}, {split}", title(name), *_ratios(mine, name, "control_error")]
+
+
+def _grids(context: Context) -> Iterator[list[str]]:
+    records, name = context.records("grid_noise"), chosen_for_grid(context.models)
+    for kind, words in (("process", "the state"), ("observation", "what is observed")):
+        for noise in paper.NOISES:
+            mine = select(records, kind=kind, noise=noise)
+            if select(mine, method=name):
+                cell = f"Grid, {100 * noise:g}% on {words}" if noise else "Grid, no noise"
+                yield [cell, title(name), *_ratios(mine, name, "voltage_error")]
+
+
+def _ratios(records: Sequence[Record], name: str, error: str) -> list[str]:
+    others = [other for other in METHODS if not other.startswith("ours") and select(records, method=other)]
+    found = []
+    for figure in (error, "cost"):
+        found.append(_tests(records, summarise(select(records, method=name), figure), others, figure))
+    told = []
+    for tests in found:
+        nearest = max(tests, key=lambda other: tests[other].ratio, default=None)
+        told.append("–" if nearest is None else f"{tests[nearest].ratio:.2f} {title(nearest)}, n {tests[nearest].n}")
+    return told + [f"{tests['cko'].ratio:.2f}" if "cko" in tests else "–" for tests in found]

@@ -2,51 +2,43 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-import numpy as np
-
 from gce.reproduce import paper
 from gce.reproduce.cells import Cell
-from gce.reproduce.choices import CHEAPER, cheaper_cost, chosen_cost, methods_of
-from gce.reproduce.control_cells import UNADAPTED, control_cell, run_cell
-from gce.reproduce.experiment import Context, Experiment, Preset, Record
-from gce.reproduce.names import title
-from gce.reproduce.pictures import curves
+from gce.reproduce.experiment import Context, Preset
+from gce.reproduce.methods import title
 from gce.reproduce.recipes import BANDWIDTHS, bandwidth_model
-from gce.reproduce.statistics import grid_table, markdown, paired, select, short, summarise, values_of
-from gce.reproduce.tasks import SEEN, UNSEEN
+from gce.reproduce.statistics import (
+    Record,
+    curves,
+    grid_table,
+    markdown,
+    paired,
+    select,
+    series,
+    short,
+    summarise,
+    values_of,
+)
+from gce.reproduce.tasks import SEEN, UNSEEN, Table, run_cell
+from gce.reproduce.tuning import CHEAPER, cheaper_cost, chosen_cost, methods_of
 
 
-class ControlTable(Experiment):
+class ControlTable(Table):
     """Made of controlled runs."""
 
     def run(self, cell: Cell, context: Context) -> dict[str, Any]:
         return run_cell(cell, context)
 
-    @abstractmethod
-    def rows(self, context: Context) -> list[dict[str, Any]]:
-        """The settings of the table's cells; those of models that are not there are left out."""
-
-    def count(self, preset: Preset, settings: dict[str, Any]) -> int:
-        return preset.count(settings["world"], settings["method"])
-
-    def cells(self, preset: Preset, context: Context) -> list[Cell]:
-        found = []
-        for settings in self.rows(context):
-            name, world = settings["method"], settings["world"]
-            model = None if name in UNADAPTED else context.method(world, settings.get("model", name))
-            if model is None and name not in UNADAPTED:
-                continue
-            runs = self.count(preset, settings)
-            if not runs:
-                context.leave_out(f"{world}/{name} takes minutes a run and is not in the preset {preset.name}")
-            for seed in range(runs):
-                found.append(control_cell(self, seed, settings, model))
-        return sorted(found, key=lambda cell: cell.seed)
+    def count(self, preset: Preset, settings: dict[str, Any], context: Context) -> int:
+        world, name = settings["world"], settings["method"]
+        runs = preset.count(world, name)
+        if not runs:
+            context.leave_out(f"{world}/{name} takes minutes a run and is not in the preset {preset.name}")
+        return runs
 
 
 class Main(ControlTable):
@@ -136,26 +128,18 @@ class GridNoise(ControlTable):
         parts = []
         for kind, words in (("process", "on the state, each step"), ("observation", "on what is observed")):
             mine = [r for r in records if r["settings"]["kind"] == kind or not r["settings"]["noise"]]
-            for figure, what, place in (("voltage_error", "Control error", 1), ("cost", "Control cost", 0)):
 
-                def beside(name: str, noise: float, place: int = place) -> str:
-                    known = paper.GRID.get((name, noise))
-                    if known is None:
-                        return ""
-                    value = known[place]
-                    return "; paper NaN" if value is None else f"; paper {value[0]}"
+            def row(name: str, mine: Sequence[Record] = mine) -> str:
+                time = trained(select(mine, method=name))
+                return title(name) if time == "–" else f"{title(name)}, {time}"
 
-                def row(name: str, mine: Sequence[Record] = mine) -> str:
-                    time = trained(select(mine, method=name))
-                    return title(name) if time == "–" else f"{title(name)}, {time}"
-
-                table = grid_table(mine, "method", "noise", figure, row, lambda n: f"{100 * n:g}%", beside)
-                parts.append(f"## {what}, noise {words}\n\n{table}")
-        series = {
-            title(name): _series(select(records, method=name, kind="process"), "noise", "voltage_error")
+            of = f", noise {words}"
+            parts.append(_error_and_cost(mine, "voltage_error", "method", "noise", row, _percent, paper.GRID, of))
+        lines = {
+            title(name): series(select(records, method=name, kind="process"), "noise", "voltage_error")
             for name in values_of(records, "method")
         }
-        curves(series, folder / "grid_noise.png", "noise of the state, share of the units", "|V - 1| over its start")
+        curves(lines, folder / "grid_noise.png", "noise of the state, share of the units", "|V - 1| over its start")
         return "\n".join(parts)
 
 
@@ -171,20 +155,11 @@ class FittingNumber(ControlTable):
         ]
 
     def report(self, records: Sequence[Record], folder: Path) -> str:
-        parts = []
-        for figure, what, place in (("control_error", "Control error", 1), ("cost", "Control cost", 0)):
-
-            def beside(form: str, episodes: int, place: int = place) -> str:
-                return f"; paper {paper.FITTING[form, episodes][place][0]}"
-
-            table = grid_table(records, "form", "episodes", figure, str, lambda k: f"{k} episodes", beside)
-            parts.append(f"## {what}\n\n{table}")
         for figure, label in (("control_error", "control error"), ("cost", "control cost")):
-            series = {
-                form: _series(select(records, form=form), "episodes", figure) for form in values_of(records, "form")
-            }
-            curves(series, folder / f"fitting_number_{figure}.png", "episodes adapted to", label, log=True)
-        return "\n".join(parts)
+            lines = {f: series(select(records, form=f), "episodes", figure) for f in values_of(records, "form")}
+            curves(lines, folder / f"fitting_number_{figure}.png", "episodes adapted to", label, log=True)
+        names = "control_error", "form", "episodes"
+        return _error_and_cost(records, *names, str, lambda k: f"{k} episodes", paper.FITTING)
 
 
 class Bandwidth(ControlTable):
@@ -211,8 +186,8 @@ class Bandwidth(ControlTable):
         ):
             table = grid_table(records, "world", "bandwidth", figure, str, lambda s: f"σ = {s:g}")
             parts.append(f"## {what}\n\n{table}")
-            series = {w: _series(select(records, world=w), "bandwidth", figure) for w in values_of(records, "world")}
-            curves(series, folder / f"bandwidth_{figure}.png", "bandwidth σ", what.lower(), log=True)
+            lines = {w: series(select(records, world=w), "bandwidth", figure) for w in values_of(records, "world")}
+            curves(lines, folder / f"bandwidth_{figure}.png", "bandwidth σ", what.lower(), log=True)
         return "\n".join(parts)
 
 
@@ -235,30 +210,31 @@ class Dimension(ControlTable):
         ]
 
     def report(self, records: Sequence[Record], folder: Path) -> str:
-        parts = []
-        for figure, what, place in (("voltage_error", "Control error", 1), ("cost", "Control cost", 0)):
-
-            def beside(size: int, noise: float, place: int = place) -> str:
-                return f"; paper {paper.DIMENSION[size, noise][place][0]}"
-
-            table = grid_table(
-                records,
-                "features",
-                "process_noise",
-                figure,
-                lambda d: f"{d} features",
-                lambda n: f"{100 * n:g}%",
-                beside,
-            )
-            parts.append(f"## {what}\n\n{table}")
-        return "\n".join(parts)
+        names = "voltage_error", "features", "process_noise"
+        return _error_and_cost(records, *names, lambda d: f"{d} features", _percent, paper.DIMENSION)
 
 
-def _series(records: Sequence[Record], setting: str, figure: str) -> list[tuple[float, float, float]]:
-    """(setting, mean, std) of each value, in order."""
-    found = []
-    for value in sorted(values_of(records, setting)):
-        summary = summarise(select(records, **{setting: value}), figure)
-        if summary.n > summary.failed + summary.unstable:
-            found.append((float(value), summary.mean, 0.0 if np.isnan(summary.std) else summary.std))
-    return found
+def _error_and_cost(
+    records: Sequence[Record],
+    error: str,
+    row: str,
+    column: str,
+    row_title: Callable[[Any], str],
+    column_title: Callable[[Any], str],
+    known: Mapping[Any, tuple[paper.Figure, paper.Figure]],
+    of: str = "",
+) -> str:
+    """Two tables by two settings. known: (cost, error) of the paper, by both; of: ends the headings."""
+    parts = []
+    for figure, what, place in ((error, "Control error", 1), ("cost", "Control cost", 0)):
+
+        def beside(r: Any, c: Any, place: int = place) -> str:
+            return f"; paper {known[r, c][place][0]}".replace("nan", "NaN") if (r, c) in known else ""
+
+        table = grid_table(records, row, column, figure, row_title, column_title, beside)
+        parts.append(f"## {what}{of}\n\n{table}")
+    return "\n".join(parts)
+
+
+def _percent(noise: float) -> str:
+    return f"{100 * noise:g}%"

@@ -12,11 +12,8 @@ from typing import Any, ClassVar
 from gce.envs import world_named
 from gce.errors import InputError
 from gce.reproduce.cells import Cell
-from gce.reproduce.methods import Method, method
-from gce.reproduce.names import LATENT, SLOW
-
-Record = dict[str, Any]
-"""Of one cell: settings, seed, key, figures or failure, cpu_seconds."""
+from gce.reproduce.methods import LATENT, SLOW, Method, method
+from gce.reproduce.statistics import Record
 
 
 @dataclass(frozen=True)
@@ -63,12 +60,6 @@ PAPER = Preset(
     tuning=8, slow_tuning=8,
 )  # fmt: skip
 PRESETS = {preset.name: preset for preset in (QUICK, EVENING, PAPER)}
-
-
-def preset_named(name: str) -> Preset:
-    if name not in PRESETS:
-        raise InputError(f"there is no preset {name!r}; the presets are {', '.join(PRESETS)}")
-    return PRESETS[name]
 
 
 @dataclass(frozen=True)

@@ -1,83 +1,72 @@
-"""The methods of the tables behind one interface: adapted to episodes, each predicts, plans and has features."""
+"""The methods of the tables behind one interface: adapted to episodes, each predicts, plans and has features.
+
+What they are called in tables is here too, and which are slow.
+"""
 
 from __future__ import annotations
 
 import json
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float
 
-from gce.baselines import Adapted, BaselineController, load
+from gce.baselines import BaselineController, load
 from gce.baselines import adapt as adapt_baseline
 from gce.baselines.folder import kind_of
 from gce.control.problem import Problem
 from gce.envs import world_named
-from gce.errors import InputError
 from gce.model.files import load_model, shipped
 from gce.planning.controller import Controller, Planner
 from gce.reproduce.recipes import OURS
-from gce.system.system import System, adapt
+from gce.system.system import adapt
 from gce.trajectory import Episode
 
 ITERATIONS = 10
 """Of a plan that is linearised again, for every method."""
 IN_FEATURES = "_in_features"
 """What follows a method's name where its plans bring features to those of the goal."""
-
-
-class Subject(ABC):
-    """A method adapted to one system."""
-
-    @abstractmethod
-    def predict(
-        self, observation: Float[np.ndarray, "nodes d"], actions: Float[np.ndarray, "steps nodes a"]
-    ) -> Float[np.ndarray, "steps_plus_1 nodes d"]:
-        """From the observation that opens an episode."""
-
-    @abstractmethod
-    def planner(self, problem: Problem) -> Planner: ...
-
-    @abstractmethod
-    def features(self, observations: Float[np.ndarray, "M nodes d"]) -> Float[np.ndarray, "M p"]:
-        """Of observations when nothing is pushed."""
-
-
-@dataclass(frozen=True)
-class Ours(Subject):
-    system: System
-
-    def predict(self, observation: np.ndarray, actions: np.ndarray) -> np.ndarray:
-        return self.system.predict(observation, actions)
-
-    def planner(self, problem: Problem) -> Planner:
-        return Controller(self.system, problem, iterations=ITERATIONS)
-
-    def features(self, observations: np.ndarray) -> np.ndarray:
-        return self.system.outputs_at(observations, "features")
+AS_PUBLISHED = "_as_published"
+"""What follows a method's name where its plans have the published costs."""
+LATENT = ("vae", "pcc")
+"""Methods whose plans need iLQR and whose adaptation needs gradient descent: seconds."""
+SLOW = ("graph_ode",)
+"""The same, minutes."""
+TITLES = {
+    "vae": "VAE",
+    "pcc": "PCC",
+    "graph_ode": "GraphODE",
+    "kpm": "KPM",
+    "cko": "CKO",
+    "ours_vmf": "ours (vMF)",
+    "ours_laplace": "ours (Laplace)",
+    "ours_gaussian": "ours (Gaussian)",
+    "ours_mlp": "ours (MLP)",
+    "ours_shipped": "ours (the package's model)",
+    "ours_cheaper": "ours (Gaussian), cheaper plans",
+    "ours_60_minutes": "ours (Gaussian), 60 minutes",
+    "cko_60_minutes": "CKO, 60 minutes",
+    "cko_long": "CKO, trained long",
+}
 
 
 @dataclass(frozen=True)
-class Other(Subject):
-    """on: what its plans aim at."""
+class Subject:
+    """A method adapted to one system.
 
-    adapted: Adapted
-    on: str = "observations"
+    predict: from the observation [nodes, d] that opens an episode and actions [steps, nodes, a], observations
+        [steps + 1, nodes, d].
+    planner: for a problem.
+    features: [M, p] of observations [M, nodes, d] when nothing is pushed.
+    """
 
-    def predict(self, observation: np.ndarray, actions: np.ndarray) -> np.ndarray:
-        return self.adapted.predict(observation, actions)
-
-    def planner(self, problem: Problem) -> Planner:
-        return BaselineController(self.adapted, replace(problem, on=self.on), iterations=ITERATIONS)
-
-    def features(self, observations: np.ndarray) -> np.ndarray:
-        return torch.stack([self.adapted.start(o) for o in observations]).numpy()
+    predict: Callable[[np.ndarray, np.ndarray], np.ndarray]
+    planner: Callable[[Problem], Planner]
+    features: Callable[[np.ndarray], np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -128,9 +117,16 @@ class Method:
 
     def adapt(self, episodes: Sequence[Episode]) -> Subject:
         if self.ours:
-            return Ours(adapt(self.model, episodes, measure=False))
+            system = adapt(self.model, episodes, measure=False)
+            planner = partial(Controller, system, iterations=ITERATIONS)
+            return Subject(system.predict, planner, partial(system.outputs_at, on="features"))
+        adapted = adapt_baseline(self.model, episodes)
         on = "features" if self.name.endswith(IN_FEATURES) else "observations"
-        return Other(adapt_baseline(self.model, episodes), on)
+        return Subject(
+            adapted.predict,
+            lambda problem: BaselineController(adapted, replace(problem, on=on), iterations=ITERATIONS),
+            lambda observations: torch.stack([adapted.start(o) for o in observations]).numpy(),
+        )
 
 
 def method(models: Path, world: str, name: str) -> Method:
@@ -139,12 +135,8 @@ def method(models: Path, world: str, name: str) -> Method:
     return Method(world, name, shipped(world_named(world).usual_model()) if name == "ours_shipped" else own)
 
 
-def noisy(episodes: Sequence[Episode], share: float, unit: np.ndarray, rng: np.random.Generator) -> list[Episode]:
-    """Observations with independent normal noise, a share of the units."""
-    if share < 0:
-        raise InputError(f"noise is {share}, expected a share of the units such as 0.1")
-    seen = [e.observations.astype(float) for e in episodes]
-    return [
-        replace(e, observations=o + share * unit * rng.standard_normal(o.shape))
-        for e, o in zip(episodes, seen, strict=True)
-    ]
+def title(name: str) -> str:
+    for ending in (IN_FEATURES, AS_PUBLISHED):
+        if name.endswith(ending):
+            return f"{title(name.removesuffix(ending))}, planned{ending.replace('_', ' ')}"
+    return TITLES.get(name, name.replace("_", " "))

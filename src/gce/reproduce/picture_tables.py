@@ -2,44 +2,51 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+import torch
+from matplotlib.figure import Figure
 
 from gce.envs import WORLDS, world_named
-from gce.operators import PAPER_FORMS
+from gce.graphs.graph import Graph, lattice
+from gce.graphs.topology import Topology
+from gce.model.config import ModelConfig
+from gce.model.model import Model
+from gce.model.step import Stepper, rollout
+from gce.operators import PAPER_FORMS, Operator
 from gce.reproduce.cells import Cell
-from gce.reproduce.control_cells import control_cell, loaded
-from gce.reproduce.experiment import Context, Experiment, Preset, Record
-from gce.reproduce.methods import Ours
+from gce.reproduce.experiment import Context, Experiment, Preset
 from gce.reproduce.recipes import OURS
-from gce.reproduce.statistics import markdown, values_of
-from gce.reproduce.studies.eval_time import RELATION_NUMBERS, RELATIONS, SIDES, Timing, chart, measure
-from gce.reproduce.tasks import TEST, draw, run_control
+from gce.reproduce.statistics import Record, markdown, values_of
+from gce.reproduce.tasks import TEST, Table, draw, loaded, run_control
 from gce.reproduce.versions import method_version
+from gce.system.system import adapt
 from gce.views.plots import write_strip
 
 SNAPSHOTS = 5
+SIDES = (3, 10, 32, 100)
+RELATIONS, RELATION_NUMBERS = 8, (2, 8, 36)
+STEPS = 100
 
 
-class Weights(Experiment):
+class Weights(Table):
     name: ClassVar[str] = "weights"
     about: ClassVar[str] = "picture: the Gibbs weights on a rope of 9 masses beside uniform ones"
 
-    def cells(self, preset: Preset, context: Context) -> list[Cell]:
-        model = context.method("rope", "ours_gaussian")
-        settings = {"world": "rope", "method": "ours_gaussian", "times": [30, 60]}
-        return [] if model is None else [control_cell(self, 0, settings, model, planned=False)]
+    planned = False
+
+    def rows(self, context: Context) -> list[dict[str, Any]]:
+        return [{"world": "rope", "method": "ours_gaussian", "times": [30, 60]}]
 
     def run(self, cell: Cell, context: Context) -> dict[str, Any]:
-        import torch
-
         setting = draw("rope", (9, 9), TEST + cell.seed)
-        subject = loaded(context, "rope", cell.settings["method"]).adapt(setting.episodes)
-        assert isinstance(subject, Ours)
-        system, times = subject.system, cell.settings["times"]
+        system = adapt(loaded(context, "rope", cell.settings["method"]).model, setting.episodes, measure=False)
+        times = cell.settings["times"]
         seen = setting.target.observations.astype(float)[times]
         topology, model = system.topology, system.model
         psi = torch.as_tensor(system.outputs_at(seen, "features").reshape(len(times), len(seen[0]), -1))
@@ -60,8 +67,6 @@ class Weights(Experiment):
         }
 
     def report(self, records: Sequence[Record], folder: Path) -> str:
-        from matplotlib.figure import Figure
-
         record = next((r for r in records if "figures" in r), None)
         if record is None:
             return "No model gave weights.\n"
@@ -84,21 +89,17 @@ class Weights(Experiment):
         return f"{told}a node weighs {own:.2f} on itself, on average.\n\n![weights](weights.png)\n"
 
 
-class ControlPictures(Experiment):
+class ControlPictures(Table):
     name: ClassVar[str] = "control_pictures"
     about: ClassVar[str] = "pictures: controlled systems at some times, a grid of 102 nodes and its voltages"
 
-    def cells(self, preset: Preset, context: Context) -> list[Cell]:
-        found = []
+    def rows(self, context: Context) -> list[dict[str, Any]]:
         pictured = {name: world.recipe.pictures.objects for name, world in WORLDS.items()}
-        for world, objects in pictured.items():
-            if objects is None:
-                continue
-            settings = {"world": world, "method": "ours_shipped", "objects": objects}
-            model = context.method(world, "ours_shipped")
-            if model is not None:
-                found.append(control_cell(self, 0, settings, model))
-        return found
+        return [
+            {"world": world, "method": "ours_shipped", "objects": objects}
+            for world, objects in pictured.items()
+            if objects is not None
+        ]
 
     def run(self, cell: Cell, context: Context) -> dict[str, Any]:
         s = cell.settings
@@ -141,8 +142,6 @@ class ControlPictures(Experiment):
 
 def _course(values: np.ndarray, goal: np.ndarray, dt: float, label: str, path: Path) -> None:
     """A line a node over time, and where they should be."""
-    from matplotlib.figure import Figure
-
     figure = Figure(figsize=(6, 3.6), layout="constrained")
     axis = figure.subplots()
     axis.plot(dt * np.arange(len(values)), values, color="C0", alpha=0.25, linewidth=0.7)
@@ -153,6 +152,15 @@ def _course(values: np.ndarray, goal: np.ndarray, dt: float, label: str, path: P
 
 
 class EvalTime(Experiment):
+    """Prediction time of the four forms against the number of nodes, and of relation types.
+
+    Rollouts of 100 steps in feature space, by the code that predicts, on 2D grids of 9 to 10,000 nodes. A model of the
+    default sizes (40 features, one action) with random operators: what a step costs does not depend on what was
+    learned. Edges have random relation types, 8 of them as in Rope if nothing else is said; `hom` has an operator for
+    each, so its cost grows with their number: the largest grid is measured with 2 to 36 (Soft). CPU time of one core,
+    the best of a few runs.
+    """
+
     name: ClassVar[str] = "eval_time"
     about: ClassVar[str] = "CPU time of predicting 100 steps by the form of the operator, nodes and relation types"
 
@@ -182,3 +190,62 @@ class EvalTime(Experiment):
             rows.append([form, *(f"{found[case]:.3f}" if case in found else "–" for case in cases)])
         table = markdown(["form", *(f"{n} nodes, {k} relation types" for n, k in cases)], rows)
         return f"CPU seconds of 100 steps on 2D grids.\n\n{table}\n![eval_time](eval_time.png)\n"
+
+
+@dataclass(frozen=True)
+class Timing:
+    """CPU seconds of a 100-step prediction."""
+
+    form: str
+    nodes: int
+    edges: int
+    relations: int
+    seconds: float
+
+
+def typed_lattice(side: int, relations: int) -> Graph:
+    pairs = np.asarray(lattice(side, side))
+    both = np.concatenate([pairs, pairs[:, ::-1]])
+    kinds = np.random.default_rng(0).integers(0, relations - 1, len(both))
+    return Graph.from_edges(side * side, both, edge_type=kinds, self_type=relations - 1)
+
+
+def measure(form: str, side: int, relations: int = RELATIONS, steps: int = STEPS, repeats: int = 5) -> Timing:
+    topology = Topology.of(typed_lattice(side, relations))
+    generator = torch.Generator().manual_seed(0)
+    model = Model(ModelConfig(4, 1, relations, 1, form=form)).eval()
+    D, m = model.form.num_regressors(topology), model.features.num_targets
+    own = () if model.form.shared else (topology.num_nodes,)
+    C = torch.randn(*own, D, m, generator=generator) * 0.1 / D
+    residual, system = torch.zeros(()).expand(*own, m, m), torch.zeros(()).expand(1, *own, D, D)
+    operator = Operator(model.form, C, residual, system, ridge=0.0, rows=1)
+    state = torch.randn(topology.num_nodes, model.config.num_state, generator=generator)
+    inputs = torch.randn(steps, topology.num_nodes, 1, generator=generator)
+    best = np.inf
+    with torch.no_grad():
+        psi = model.features(state, topology)
+        for _ in range(repeats):
+            clock = time.process_time()
+            rollout(Stepper(model, [operator], topology, reproject=False), psi, inputs)
+            best = min(best, time.process_time() - clock)
+    return Timing(form, topology.num_nodes, topology.num_edges, relations, float(best))
+
+
+def chart(by_nodes: Sequence[Timing], by_relations: Sequence[Timing], path: Path) -> None:
+    figure = Figure(figsize=(9, 3.8), layout="constrained")
+    left, right = figure.subplots(1, 2, sharey=True)
+    for form in PAPER_FORMS:
+        of_form = [t for t in by_nodes if t.form == form]
+        left.loglog([t.nodes for t in of_form], [t.seconds for t in of_form], "o-", label=form)
+        of_form = [t for t in by_relations if t.form == form]
+        right.loglog([t.relations for t in of_form], [t.seconds for t in of_form], "o-", label=form)
+    mean = [t for t in by_nodes if t.form == "hom_mean"]
+    per_row = mean[-1].seconds / (mean[-1].nodes + mean[-1].edges)
+    reference = [per_row * (t.nodes + t.edges) for t in mean]
+    left.loglog([t.nodes for t in mean], reference, ":", color="grey", label="nodes + edges")
+    left.set(xlabel="nodes", ylabel="CPU seconds for 100 steps", title=f"{RELATIONS} relation types")
+    right.set(xlabel="relation types", title=f"{mean[-1].nodes:,} nodes", xticks=RELATION_NUMBERS)
+    right.set_xticklabels([str(k) for k in RELATION_NUMBERS])
+    right.minorticks_off()
+    left.legend(fontsize=8)
+    figure.savefig(path, dpi=130)

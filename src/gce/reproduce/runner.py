@@ -1,22 +1,82 @@
 """Runs experiments: all their cells in one queue, then their results.
 
 Runs that the results hold under their key are not computed again, and stay where a smaller preset is asked for.
+NAME.json holds every run; the CSV file, the table and the figures are made from it alone.
 """
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
+from typing import Any
 
-from gce.reproduce.cells import Cell, Queue, Shard, Store
-from gce.reproduce.experiment import PAPER, PRESETS, Context, Experiment, Preset, Record
-from gce.reproduce.registry import EXPERIMENTS
-from gce.reproduce.report import report, write_runs
+from gce.errors import InputError
+from gce.reproduce.cells import Cell, Queue, Shard, Store, write_file
+from gce.reproduce.claims import claims, lead_table
+from gce.reproduce.control_tables import Bandwidth, Dimension, FittingNumber, GridNoise, Main
+from gce.reproduce.experiment import PAPER, PRESETS, Context, Experiment, Preset
+from gce.reproduce.picture_tables import ControlPictures, EvalTime, Weights
+from gce.reproduce.prediction_tables import Prediction, Recorded, SampleEfficiency
+from gce.reproduce.statistics import Record, csv_text, markdown
+from gce.reproduce.tuning import ActionWeight, RunningWeight
+
+EXPERIMENTS: dict[str, Experiment] = {
+    experiment.name: experiment
+    for experiment in (
+        ActionWeight(),
+        RunningWeight(),
+        Main(),
+        GridNoise(),
+        FittingNumber(),
+        Prediction(),
+        SampleEfficiency(),
+        Bandwidth(),
+        Dimension(),
+        EvalTime(),
+        Weights(),
+        ControlPictures(),
+        Recorded(),
+    )
+}
+"""In the order of their value."""
 
 Bar = Callable[[str, int, str], AbstractContextManager[Callable[[int], None]]]
+
+INTRODUCTION = """`gce reproduce NAME` computes an experiment; `gce reproduce report` makes every table and figure here,
+this page included, from the JSON files, which hold every run with its seed. Models: `models/`, each trained for the
+time that the table at the end says, by `python -m gce.reproduce.train`. Figures are mean ± standard deviation over n
+systems that no model was trained on; tests are Wilcoxon's signed-rank tests on the same systems, two-sided.
+*Reproduced*: ours is better with p < 0.05; *partly*: better on average only. Costs have fixed weights of the normalised
+observations and actions (docs/control.md), not the paper's of its features: only their order compares. Control counts
+as unstable, the paper's NaN, where it fails or ends with more than five times the error of doing nothing. *Ours* is
+trained as long as the others, with the potential that is best on validation systems where there is a choice; on the
+grid, and where that model is missing, it is the one that comes with the package."""
+
+OTHERS = {
+    "consistency.json": ("consistency", "predicted embeddings converge as the paper proves"),
+    "control_runs_rope.json": ("control_runs --world rope --runs 8000 --systems 160", "does control always end well?"),
+    "control_runs_soft.json": ("control_runs --world soft --runs 800 --systems 16", "the same"),
+    "control_runs_swim.json": ("control_runs --world swim --runs 800 --systems 16", "the same"),
+    "control_runs_grid.json": ("control_runs --world grid --runs 400 --systems 8", "the same"),
+    **{
+        f"long_rollouts_{world}.json": (f"long_rollouts --world {world}", "do predictions stay bounded?")
+        for world in ("rope", "soft", "swim", "grid")
+    },
+    "noisy_grids.json": ("grid_noise --grids 12", "noise on the grid, ours beside the oracle"),
+    "real_grids.json": ("real_grids", "six real grids, ours beside the oracle"),
+}
+"""Results of `python -m gce.reproduce.studies.NAME`, which are no claims of the paper."""
+
+
+def experiment_named(name: str) -> Experiment:
+    if name not in EXPERIMENTS:
+        raise InputError(f"there is no experiment {name!r}; the experiments are {', '.join(EXPERIMENTS)}")
+    return EXPERIMENTS[name]
 
 
 def reproduce(
@@ -36,7 +96,7 @@ def reproduce(
     """
     store = Store(context.results / ".cells")
     queue = Queue(store, shard or Shard(), time.monotonic() + 60 * minutes)
-    total = sum(len(_mine(queue, e.cells(preset, context))) for e in experiments)
+    total = sum(len(queue.shard.part(e.cells(preset, context))) for e in experiments)
     failures, left_out = {}, []
     with bar("reproducing", total, "cells") as done:
         for experiment in experiments:
@@ -47,12 +107,9 @@ def reproduce(
             whole = _every(experiment, cells, context)
             store.take(whole, context.records(experiment.name))
             missing = queue.missing(cells)
-            done(len(_mine(queue, cells)) - len(missing))
+            done(len(queue.shard.part(cells)) - len(missing))
             run = partial(experiment.run, context=context)
-            if jobs == 1:
-                queue.run(missing, run, done)
-            elif missing:
-                queue.run_side_by_side(missing, run, jobs, done)
+            queue.run(missing, run, jobs, done)
             records = [record for cell in whole if (record := store.find(cell)) is not None]
             failures[experiment.name] = sum("failure" in record for record in records)
             if shard is None and records:
@@ -79,5 +136,128 @@ def _smallest(experiment: Experiment, records: Sequence[Record], context: Contex
     return PAPER.name
 
 
-def _mine(queue: Queue, cells: Sequence[Cell]) -> list[Cell]:
-    return [cell for number, cell in enumerate(cells) if queue.shard.takes(number)]
+# ---- results on disk ----
+
+
+def write_runs(experiment: Experiment, records: Sequence[Record], preset: str, context: Context) -> None:
+    """NAME.json: what was run, with which preset, and what was left out."""
+    about = {"experiment": experiment.name, "about": experiment.about, "preset": preset, "left_out": context.skipped}
+    _write_runs(context.results / f"{experiment.name}.json", about, records)
+
+
+def rewrite_runs(experiment: Experiment, records: Sequence[Record], context: Context) -> None:
+    """What NAME.json says beside the runs stays."""
+    file = context.results / f"{experiment.name}.json"
+    _write_runs(file, {k: v for k, v in json.loads(file.read_text()).items() if k != "runs"}, records)
+
+
+def _write_runs(file: Path, about: dict[str, Any], records: Sequence[Record]) -> None:
+    lines = ",\n".join(json.dumps(record) for record in records)
+    write_file(file, f'{json.dumps(about)[:-1]},\n"runs": [\n{lines}\n]}}\n')
+
+
+def report(context: Context) -> list[str]:
+    """Tables and figures of all experiments that have results, and the README; returns the names of those."""
+    found = []
+    for experiment in EXPERIMENTS.values():
+        records = context.records(experiment.name)
+        if records:
+            render(experiment, records, context)
+            found.append(experiment.name)
+    if not found:
+        raise InputError(f"{context.results} holds no results; run an experiment first")
+    write_file(context.results / "README.md", _readme(found, context))
+    return found
+
+
+def render(experiment: Experiment, records: Sequence[Record], context: Context) -> None:
+    text = json.loads((context.results / f"{experiment.name}.json").read_text())
+    table = experiment.report(records, context.results)
+    failures = [r for r in records if "failure" in r]
+    lines = [
+        f"# {experiment.name}: {experiment.about}",
+        f"Made by `gce reproduce {experiment.name} --preset {text['preset']}` and `gce reproduce report` from "
+        f"`{experiment.name}.json`: {len(records)} runs, {len(failures)} of which failed.",
+        table,
+    ]
+    if failures:
+        sentences = sorted({_place(r) + ": " + r["failure"] for r in failures})
+        lines.append("Failures:\n\n" + "\n".join(f"- {sentence}" for sentence in sentences[:20]))
+    if text["left_out"]:
+        lines.append("Left out:\n\n" + "\n".join(f"- {sentence}" for sentence in text["left_out"]))
+    write_file(context.results / f"{experiment.name}.md", "\n\n".join(line.strip() for line in lines) + "\n")
+    write_file(context.results / f"{experiment.name}.csv", csv_text([experiment.columns(r) for r in records]))
+
+
+def _place(record: Record) -> str:
+    words = [str(value) for value in record["settings"].values() if isinstance(value, str | int | float)]
+    return " ".join([*words, f"seed {record['seed']}"])
+
+
+def _readme(names: Sequence[str], context: Context) -> str:
+    rows = [[c.words, c.paper, c.ours, c.test, c.verdict] for c in claims(context)]
+    counts = {v: sum(r[-1] == v for r in rows) for v in ("reproduced", "partly", "not", "not run")}
+    tables = [f"- [{name}]({name}.md): {EXPERIMENTS[name].about}" for name in names]
+    return "\n".join(
+        [
+            "# The paper's claims, run again",
+            "",
+            INTRODUCTION,
+            "",
+            ", ".join(f"{count} {verdict}" for verdict, count in counts.items()) + ".",
+            "",
+            markdown(["claim", "paper", "ours", "paired test against the other", ""], rows),
+            *_lead(context),
+            *_notes(context.results / "notes.md"),
+            "## Tables",
+            "",
+            *tables,
+            "",
+            *_others(context.results),
+            "## Training",
+            "",
+            _training(context),
+        ]
+    )
+
+
+def _lead(context: Context) -> list[str]:
+    table = lead_table(context)
+    words = (
+        "The mean of ours over that of the nearest other method trained as long, and over CKO's, on the systems that "
+        "both controlled: below 1 ours is lower."
+    )
+    return ["## Every cell of `main` and `grid_noise`", "", words, "", table] if table else []
+
+
+def _others(folder: Path) -> list[str]:
+    """Results beside the paper's, and what makes them."""
+    there = {name: made for name, made in OTHERS.items() if (folder / name).is_file()}
+    lines = [
+        f"- {name}: {about}, `python -m gce.reproduce.studies.{command}`" for name, (command, about) in there.items()
+    ]
+    return ["## Beside the paper", "", *lines, ""] if lines else []
+
+
+def _notes(file: Path) -> list[str]:
+    """What was written by hand about the present results: how they came about that the runs do not say."""
+    return ["## About these results", "", file.read_text().strip(), ""] if file.is_file() else []
+
+
+def _training(context: Context) -> str:
+    """Of every model beside the tables: how long it was trained."""
+    rows = []
+    for file in sorted(context.models.glob("*/*/*.json")):
+        about = json.loads(file.read_text()).get("about", {})
+        asked, spent = about.get("cpu_minutes_asked"), about.get("cpu_seconds")
+        error = about.get("validation_nrmse")
+        rows.append(
+            [
+                f"{file.parents[1].name}/{file.parent.name}",
+                "–" if not about.get("iterations") else f"{asked:g} min",
+                "–" if spent is None else f"{spent} s",
+                about.get("iterations") or "not trained",
+                "–" if error is None else f"{error:.3f}",
+            ]
+        )
+    return markdown(["model", "CPU time given", "used", "iterations", "validation NRMSE"], rows)

@@ -1,15 +1,22 @@
-"""Means, spreads and paired tests of runs, and how a table writes them."""
+"""Means, spreads and paired tests of runs, and how tables, CSV files and charts show them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import csv
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from io import StringIO
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+from matplotlib.figure import Figure
 from scipy import stats
 
 Record = dict[str, Any]
+"""Of one cell: settings, seed, key, figures or failure, cpu_seconds."""
+Series = Mapping[str, Sequence[tuple[float, float, float]]]
+"""By name: (x, mean, std)."""
 
 UNSTABLE = 5.0
 """Times the error of doing nothing, beyond which control counts as unstable (the paper's NaN)."""
@@ -118,6 +125,15 @@ def markdown(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     return "\n".join("| " + " | ".join(str(value) for value in line) + " |" for line in lines) + "\n"
 
 
+def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    text = StringIO()
+    writer = csv.DictWriter(text, names, restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
 def grid_table(
     records: Sequence[Record],
     row: str,
@@ -134,3 +150,33 @@ def grid_table(
         cells = [f"{summarise(select(records, **{row: r, column: c}), figure)}{beside(r, c)}" for c in columns]
         rows.append([row_title(r), *cells])
     return markdown(["", *(column_title(c) for c in columns)], rows)
+
+
+def series(records: Sequence[Record], setting: str, figure: str) -> list[tuple[float, float, float]]:
+    """(setting, mean, std) of each value, in order."""
+    found = []
+    for value in sorted(values_of(records, setting)):
+        summary = summarise(select(records, **{setting: value}), figure)
+        if summary.n > summary.failed + summary.unstable:
+            found.append((float(value), summary.mean, 0.0 if np.isnan(summary.std) else summary.std))
+    return found
+
+
+def curves(series: Series, path: Path, x_label: str, y_label: str, log: bool = False) -> None:
+    """Lines with a band of one standard deviation; nothing is drawn where there is no point."""
+    if not any(series.values()):
+        return
+    figure = Figure(figsize=(5.6, 3.8), layout="constrained")
+    axis = figure.subplots()
+    for name, points in series.items():
+        if not points:
+            continue
+        x, mean, std = np.array(points).T
+        (line,) = axis.plot(x, mean, "o-" if len(x) < 20 else "-", label=name)
+        axis.fill_between(x, mean - std, mean + std, color=line.get_color(), alpha=0.12, linewidth=0)
+    if log:
+        axis.set_xscale("log")
+    axis.set(xlabel=x_label, ylabel=y_label, ylim=(0, None))
+    axis.grid(alpha=0.3)
+    figure.legend(loc="outside upper center", ncols=3, fontsize=8, frameon=False)
+    figure.savefig(path, dpi=120, metadata={"Software": None})

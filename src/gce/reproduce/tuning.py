@@ -1,27 +1,116 @@
-"""The costs in the tables' plans, chosen on systems of their own: the weight of actions for every method, the same way
-for all, and a larger running weight for ours, because a plan that comes nearer the goal swings more on its way.
+"""Which methods a table has, and what is chosen for their plans on validation systems: the weight of actions for every
+method in the same way, what CKO's plans aim at, the potential and the running weight for ours.
 """
 
 from __future__ import annotations
 
+import json
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
+from matplotlib.figure import Figure
+
+from gce.envs import world_named
 from gce.reproduce.cells import Cell
-from gce.reproduce.choices import ACTION_COSTS, METHODS, RUNNING_COSTS, chosen_cost, methods_with_long
-from gce.reproduce.control_cells import control_cell
-from gce.reproduce.experiment import Context, Experiment, Preset, Record, records_in
-from gce.reproduce.names import title
-from gce.reproduce.pictures import trade_offs
-from gce.reproduce.statistics import markdown, select, summarise, values_of
-from gce.reproduce.tuning_cells import run_with_each
+from gce.reproduce.experiment import Context, Preset, records_in
+from gce.reproduce.methods import method, title
+from gce.reproduce.recipes import LONG, LONGER
+from gce.reproduce.statistics import Record, markdown, paired, select, summarise, values_of
+from gce.reproduce.tasks import SEEN, VALIDATION, Table, draw, loaded, protocol_for, run_control, sizes_of
 
-WORLDS = ("rope", "soft", "swim")
+METHODS = (
+    "ours_gaussian",
+    "cko",
+    "cko_in_features",
+    "kpm",
+    "ours_laplace",
+    "ours_vmf",
+    "ours_mlp",
+    "ours_shipped",
+    "graph_ode",
+    "vae",
+    "pcc",
+)
+POTENTIALS = tuple(name for name in METHODS if name.startswith("ours") and name != "ours_shipped")
+CHEAPER = "ours_cheaper"
+"""The first of the methods with the running weight chosen here: a row of its own."""
+ACTION_COSTS = (1e-3, 1e-2, 1e-1, 1.0)
+ALIKE = 1e-6
+"""What differs by less, of an error, differs by rounding: where a choice changes nothing, none is the best."""
+RUNNING_COSTS = (1e-3, 3e-3, 5e-3, 1e-2, 2e-2, 3e-2, 1e-1)
 
 
-class Tuning(Experiment):
+def methods_of(world: str) -> tuple[str, ...]:
+    """The rows of a world's table; Rope has models of longer training too."""
+    return (*METHODS, *LONGER, *LONG) if world_named(world).recipe.longer_trained else METHODS
+
+
+def methods_with_long(world: str) -> tuple[str, ...]:
+    """With the models that are there for the comparison with published ones."""
+    return tuple(dict.fromkeys((*methods_of(world), *LONG)))
+
+
+def chosen_potential(records: Sequence[Record], world: str) -> str:
+    """Ours with the potential of the lowest mean error on validation systems; Gaussian where there was no choice, or
+    all are alike."""
+    errors = {name: min(_errors(records, world, name).values(), default=np.inf) for name in POTENTIALS}
+    least = min(errors.values())
+    return next(name for name in POTENTIALS if errors[name] <= least + ALIKE)
+
+
+def chosen_for_grid(models: Path) -> str:
+    """Ours, the package's model or the table's, that predicts validation grids better, as noted when it was trained."""
+    found = [one for one in (method(models, "grid", name) for name in ("ours_shipped", METHODS[0])) if one.exists]
+    errors = {one.name: json.loads(one.files[1].read_text())["about"]["validation_nrmse"] for one in found}
+    return min(errors, key=lambda name: errors[name])
+
+
+def chosen_cko(records: Sequence[Record], world: str) -> str:
+    """CKO planned in observations or in features, whichever has the lower mean error on validation systems."""
+    errors = {name: min(_errors(records, world, name).values(), default=np.inf) for name in ("cko", "cko_in_features")}
+    return min(errors, key=lambda name: errors[name])
+
+
+def chosen_cost(records: Sequence[Record], world: str, name: str) -> float | None:
+    """The action weight with the lowest mean error on validation systems; None where there was no choice."""
+    means = _errors(records, world, name)
+    return min(means, key=lambda cost: means[cost]) if means else None
+
+
+def cheaper_cost(tuned: Sequence[Record], running: Sequence[Record], world: str) -> float | None:
+    """The running weight of ours whose largest ratio to another method, of error or of cost, is the smallest; means on
+    the validation systems that both have. None where it is the world's own weight, or there is no other method."""
+    ours = select(running, world=world, method=METHODS[0])
+    others = [
+        {
+            figure: summarise(select(tuned, world=world, method=name), f"{figure}_{value:g}")
+            for figure in ("error", "cost")
+        }
+        for name in METHODS
+        if not name.startswith("ours") and (value := chosen_cost(tuned, world, name)) is not None
+    ]
+    own = world_named(world).recipe.protocol.state_cost
+    largest = {}
+    for q in (q for q in RUNNING_COSTS if q >= own):
+        found = {figure: summarise(ours, f"{figure}_{q:g}") for figure in ("error", "cost")}
+        ratios = [paired(found[f], other[f]).ratio for other in others for f in found]
+        if ratios := [ratio for ratio in ratios if np.isfinite(ratio)]:
+            largest[q] = max(ratios)
+    chosen = min(largest, key=lambda q: largest[q], default=own)
+    return chosen if chosen > own else None
+
+
+def _errors(records: Sequence[Record], world: str, name: str) -> dict[float, float]:
+    """By action weight."""
+    mine = select(records, world=world, method=name)
+    means = {value: summarise(mine, f"error_{value:g}").mean for value in ACTION_COSTS}
+    return {value: mean for value, mean in means.items() if np.isfinite(mean)}
+
+
+class Tuning(Table):
     """Each cell is one validation system, controlled with all the weights to choose from."""
 
     weight: ClassVar[str]
@@ -31,25 +120,32 @@ class Tuning(Experiment):
     @abstractmethod
     def methods(self, world: str) -> tuple[str, ...]: ...
 
-    def cells(self, preset: Preset, context: Context) -> list[Cell]:
-        found = []
-        for world in WORLDS:
-            for name in self.methods(world):
-                model = context.method(world, name)
-                if model is None:
-                    continue
-                chosen_from = {f"{self.weight}s": list(self.values), **self.fixed(context, world)}
-                settings = {"world": world, "method": name, **chosen_from}
-                for seed in range(preset.tuned_on(name)):
-                    found.append(control_cell(self, seed, settings, model))
-        return sorted(found, key=lambda cell: cell.seed)
+    def rows(self, context: Context) -> list[dict[str, Any]]:
+        chosen_from = {f"{self.weight}s": list(self.values)}
+        return [
+            {"world": world, "method": name, **chosen_from, **self.fixed(context, world)}
+            for world in ("rope", "soft", "swim")
+            for name in self.methods(world)
+        ]
+
+    def count(self, preset: Preset, settings: dict[str, Any], context: Context) -> int:
+        return preset.tuned_on(settings["method"])
 
     def fixed(self, context: Context, world: str) -> dict[str, Any]:
         """What else is not as in the world's protocol."""
         return {}
 
     def run(self, cell: Cell, context: Context) -> dict[str, Any]:
-        return run_with_each(cell, context, self.weight)
+        """Error and cost with each of the weights."""
+        world = cell.settings["world"]
+        setting = draw(world, sizes_of(world, SEEN), VALIDATION + cell.seed)
+        subject = loaded(context, world, cell.settings["method"]).adapt(setting.episodes)
+        found: dict[str, Any] = {}
+        for value in cell.settings[f"{self.weight}s"]:
+            protocol = protocol_for(world, {**cell.settings, self.weight: value})
+            figures = run_control(setting, subject, protocol)[1]
+            found |= {f"error_{value:g}": figures["control_error"], f"cost_{value:g}": figures["cost"]}
+        return found
 
 
 class ActionWeight(Tuning):
@@ -113,3 +209,24 @@ def _others(tuned: Sequence[Record], world: str, seeds: set[int]) -> dict[str, t
 
 def _mean(records: Sequence[Record], weight: float) -> tuple[float, float]:
     return summarise(records, f"error_{weight:g}").mean, summarise(records, f"cost_{weight:g}").mean
+
+
+Point = tuple[float, float]
+
+
+def trade_offs(
+    panels: Mapping[str, tuple[Sequence[Point], Mapping[str, Point]]], path: Path, labels: tuple[str, str]
+) -> None:
+    """A panel a world: a curve (x, y) and single points beside it, by name; nearer the lower left is better in both."""
+    if not panels:
+        return
+    figure = Figure(figsize=(4.2 * len(panels), 3.8), layout="constrained")
+    axes = figure.subplots(1, len(panels), squeeze=False)[0]
+    for axis, (name, (curve, points)) in zip(axes, panels.items(), strict=True):
+        axis.plot(*np.array(curve).T, "o-", color="C0", label="ours, by running weight")
+        for k, (other, (x, y)) in enumerate(points.items(), start=1):
+            axis.plot(x, y, "s", color=f"C{k}", label=other)
+        axis.set(title=name, xlabel=labels[0], ylabel=labels[1], xlim=(0, None))
+        axis.grid(alpha=0.3)
+        axis.legend(fontsize=8)
+    figure.savefig(path, dpi=120, metadata={"Software": None})

@@ -31,20 +31,12 @@ def method_version(name: str) -> int:
     return METHODS[name] if name in METHODS else baseline_named(name).version
 
 
-def world_version(name: str) -> int:
-    return world_named(name).version
-
-
 def declared() -> dict[str, dict[str, int]]:
     """The versions of all worlds and methods."""
     return {
-        "worlds": {name: world_version(name) for name in WORLDS},
+        "worlds": {name: world.version for name, world in WORLDS.items()},
         "methods": {name: method_version(name) for name in (*METHODS, *BASELINES)},
     }
-
-
-def protocol_of(world: str) -> Protocol:
-    return world_named(world).recipe.protocol
 
 
 def conditions(world: str, method: str, model: tuple[Path, Path] | None, planned: bool) -> dict[str, Any]:
@@ -52,12 +44,10 @@ def conditions(world: str, method: str, model: tuple[Path, Path] | None, planned
 
     model: its tensors and its description, where there is one; planned: whether the world's protocol counts.
     """
-    stated: dict[str, Any] = {
-        "world": [world, world_version(world)],
-        "method": [method, method_version(method)],
-    }
+    kind = world_named(world)
+    stated: dict[str, Any] = {"world": [world, kind.version], "method": [method, method_version(method)]}
     if planned:
-        stated["protocol"] = without_defaults(dataclasses.asdict(protocol_of(world)), Protocol)
+        stated["protocol"] = without_defaults(dataclasses.asdict(kind.recipe.protocol), Protocol)
     if model is not None:
         stated["model"] = {"tensors": tensor_digest(model[0]), "config": config_in(model[1])}
     return stated

@@ -204,7 +204,7 @@ def blocks(model: Model, operator: Operator) -> tuple[Float[Tensor, "f f"], Floa
     acting = [*features.regressed_state, *range(n, f)]
     width, own, field = len(acting), parts.own, parts.fields[0]
 
-    keep, spread = (part.mT for part in model.feature_motion())
+    keep, spread = (part.mT.contiguous() for part in model.feature_motion())
     select = torch.zeros(width, f, dtype=torch.float64)
     select[range(width), acting] = 1
     return keep + spread @ own.T @ select, spread @ field.T @ select

@@ -9,9 +9,8 @@ control_runs_WORLD.jsonl; a command given again goes on after the last line.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +20,10 @@ from gce.envs import GraphEnv, world_named
 from gce.model.files import load_model, shipped
 from gce.planning.closed_loop import control, figures, problem_for
 from gce.planning.controller import Controller
-from gce.progress import progress, run_module
-from gce.reproduce.studies.lines import Lines
+from gce.progress import run_module
+from gce.reproduce.studies.lines import Lines, write_json
+from gce.reproduce.tasks import record_episode
 from gce.system.system import System, adapt
-from gce.trajectory import Episode
 
 SYSTEM_SEED, GOAL_SEED = 5_000_000, 6_000_000
 
@@ -45,55 +44,30 @@ class ControlRuns:
     """The folder to write to."""
 
     def run(self) -> None:
-        import torch
-
-        torch.set_num_threads(1)
         lines = Lines(self.out / f"control_runs_{self.world}.jsonl")
         per_system = -(-self.runs // self.systems)
-        first = len(lines.records) // per_system
-        with progress(f"controlling {self.world}", self.runs, "runs") as done:
-            done(min(len(lines.records), self.runs))
-            for k, (env, system) in enumerate(self._bank(first), start=first):
-                for r in range(len(lines.records), min((k + 1) * per_system, self.runs)):
-                    lines.add({"run": r, "system": k, **self._one(env, system, r)})
-                    done(1)
-                self._summarise(lines.records)
-                if len(lines.records) >= self.runs:
-                    break
+        asked = [{"run": r, "system": r // per_system} for r in range(self.runs)]
+        lines.fill(f"controlling {self.world}", asked, self._one, self._summarise)
 
-    def _bank(self, first: int) -> Iterator[tuple[GraphEnv, System]]:
-        """Systems drawn at random, each adapted to 8 recorded episodes."""
-        world = world_named(self.world)
-        model = load_model(shipped(world.usual_model()))
-        for k in range(first, self.systems):
-            env = world(objects=world.object_range)
-            env.reset(seed=SYSTEM_SEED + k)
-            parameters, episodes = env.parameters, []
-            for e in range(8):
-                seed = SYSTEM_SEED + 10 * k + e
-                env.reset(seed=seed, options={"parameters": parameters})
-                observations, actions = env.run(env.excitation(np.random.default_rng([seed, 1]), 100), 100)
-                episodes.append(Episode(env.graph, observations, actions))
-            yield env, adapt(model, episodes, measure=False)
-
-    def _one(self, env: GraphEnv, system: System, r: int) -> dict[str, Any]:
-        protocol, seed = env.recipe.protocol, GOAL_SEED + r
+    def _one(self, run: int, system: int) -> dict[str, Any]:
+        env, adapted = _adapted(self.world, system)
+        protocol, seed = env.recipe.protocol, GOAL_SEED + run
         env.reset(seed=seed, options={"parameters": env.parameters})
         goal = env.default_goal(env.graph.num_nodes)
         if goal is None:
             M = protocol.horizon
             goal = env.run(env.excitation(np.random.default_rng([seed, 2]), M), M)[0][-1]
         env.reset(seed=seed, options={"parameters": env.parameters, "goal": goal})
-        controller = Controller(system, problem_for(env, goal, protocol), tolerance=protocol.tolerance)
-        run = control(env, controller, self.feedback or protocol.feedback)
+        controller = Controller(adapted, problem_for(env, goal, protocol), tolerance=protocol.tolerance)
+        done = control(env, controller, self.feedback or protocol.feedback)
         low, high = env.action_bounds
-        found = figures(env, run)
+        found = figures(env, done)
         return {
             "status": found["status"],
             "control_error": found["control_error"],
             "over_nothing": found["control_error_over_nothing"],
-            "finite": bool(np.isfinite(run.actions).all() and np.isfinite(run.observations).all()),
-            "in_bounds": bool((run.actions >= low).all() and (run.actions <= high).all()),
+            "finite": bool(np.isfinite(done.actions).all() and np.isfinite(done.observations).all()),
+            "in_bounds": bool((done.actions >= low).all() and (done.actions <= high).all()),
             "seconds": sum(found["plan_seconds"]),
         }
 
@@ -111,7 +85,18 @@ class ControlRuns:
             "control_error": {"mean": float(errors.mean()), "median": float(np.median(errors))},
             "plan_cpu_seconds": {"mean": float(np.mean([line["seconds"] for line in done]))},
         }
-        (self.out / f"control_runs_{self.world}.json").write_text(json.dumps(summary, indent=2) + "\n")
+        write_json(self.out / f"control_runs_{self.world}.json", summary)
+
+
+@lru_cache(maxsize=1)
+def _adapted(world: str, k: int) -> tuple[GraphEnv, System]:
+    """A system drawn at random, adapted to 8 recorded episodes; runs of one system follow each other."""
+    kind = world_named(world)
+    env = kind(objects=kind.object_range)
+    env.reset(seed=SYSTEM_SEED + k)
+    options = {"parameters": env.parameters}
+    episodes = [record_episode(env, SYSTEM_SEED + 10 * k + e, options) for e in range(8)]
+    return env, adapt(load_model(shipped(kind.usual_model())), episodes, measure=False)
 
 
 if __name__ == "__main__":

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from gce.errors import InputError
+from gce.progress import progress
+from gce.reproduce.cells import write_file
 
 Record = dict[str, Any]
 
@@ -36,3 +39,31 @@ class Lines:
         with self.file.open("a") as opened:
             opened.write(json.dumps(record) + "\n")
         self.records.append(record)
+
+    def fill(
+        self,
+        description: str,
+        asked: Sequence[Record],
+        run: Callable[..., Record],
+        summarise: Callable[[list[Record]], None],
+    ) -> None:
+        """Add a line for each of the settings asked for that has none, and summarise all lines.
+
+        run: of the settings by name, what else the line says. summarise: called after each line, and at the end.
+        """
+        import torch
+
+        torch.set_num_threads(1)
+        known = {tuple(record[name] for name in asked[0]) for record in self.records}
+        missing = [settings for settings in asked if tuple(settings.values()) not in known]
+        with progress(description, len(asked), "runs") as done:
+            done(len(asked) - len(missing))
+            for settings in missing:
+                self.add({**settings, **run(**settings)})
+                summarise(self.records)
+                done(1)
+        summarise(self.records)
+
+
+def write_json(path: Path, value: Any) -> None:
+    write_file(path, json.dumps(value, indent=2) + "\n", "--out")

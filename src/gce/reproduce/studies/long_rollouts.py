@@ -16,11 +16,9 @@ Work is kept by batches of systems beside the result: the same command goes on a
 
 from __future__ import annotations
 
-import csv
 import hashlib
 import json
 import multiprocessing
-import os
 import shutil
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
@@ -34,6 +32,9 @@ from gce.errors import InputError
 from gce.metrics import nrmse
 from gce.model.files import load_model, shipped
 from gce.progress import progress, run_module
+from gce.reproduce.cells import write_file
+from gce.reproduce.statistics import csv_text
+from gce.reproduce.studies.lines import write_json
 from gce.system.system import adapt, predict_together
 from gce.trajectory import Episode
 
@@ -76,20 +77,20 @@ class LongRollouts:
             parts.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise InputError(f"cannot write {self.out}: {error.strerror}; give another folder with --out") from None
-        starts = range(0, self.systems, self.batch)
-        missing = [k for k in starts if not _part(parts, k).is_file()]
+        files = {k: parts / f"{k}.json" for k in range(0, self.systems, self.batch)}
+        missing = [k for k, file in files.items() if not file.is_file()]
         context = multiprocessing.get_context("spawn")
         with (
             ProcessPoolExecutor(self.workers, mp_context=context) as pool,
-            progress(f"predicting {self.world}", len(starts), "batches") as done,
+            progress(f"predicting {self.world}", len(files), "batches") as done,
         ):
-            done(len(starts) - len(missing))
+            done(len(files) - len(missing))
             for k, records in zip(missing, pool.map(self.predict_batch, missing), strict=True):
-                _write(_part(parts, k), json.dumps(records))
+                write_file(files[k], json.dumps(records), "--out")
                 done(1)
-        records = [record for k in starts for record in json.loads(_part(parts, k).read_text())]
+        records = [record for file in files.values() for record in json.loads(file.read_text())]
         result = self.summary(records)
-        _write(self.out / f"long_rollouts_{self.world}.json", json.dumps(result, indent=2) + "\n")
+        write_json(self.out / f"long_rollouts_{self.world}.json", result)
         shutil.rmtree(parts)
         return result
 
@@ -153,21 +154,12 @@ class LongRollouts:
                 largest[view][name] = float(multiple.max())
                 columns[f"{view}_{name}"] = multiple
         errors = {step: np.array([record["nrmse"][step] for record in records]) for step in records[0]["nrmse"]}
-        table = [
-            [
-                record["seed"],
-                record["nodes"],
-                record["finite"],
-                record["true_finite"],
-                *(f"{e[k]:.4g}" for e in errors.values()),
-            ]
-            + [f"{column[k]:.4g}" for column in columns.values()]
-            for k, record in enumerate(records)
-        ]
-        with (self.out / f"long_rollouts_{self.world}.csv").open("w", newline="") as file:
-            writer = csv.writer(file, lineterminator="\n")
-            writer.writerow(["seed", "nodes", "finite", "true_finite", *(f"nrmse_{s}" for s in errors), *columns])
-            writer.writerows(table)
+        rows = []
+        for k, record in enumerate(records):
+            said = {name: record[name] for name in ("seed", "nodes", "finite", "true_finite")}
+            figures = {f"nrmse_{step}": error for step, error in errors.items()} | columns
+            rows.append(said | {name: f"{values[k]:.4g}" for name, values in figures.items()})
+        write_file(self.out / f"long_rollouts_{self.world}.csv", csv_text(rows), "--out")
         return {
             **{k: v for k, v in asdict(self).items() if k in ("world", "steps", "adapt", "seed")},
             "systems": len(records),
@@ -213,16 +205,6 @@ def _multiples(records: list[Record], view: str, reference: str, left_out: float
     middle, half = (low + high) / 2, (high - low) / 2
     reached = np.array([record["ranges"]["predicted"][view] for record in records])
     return np.asarray((np.abs(reached - middle) / half).max((1, 2)))
-
-
-def _part(folder: Path, first: int) -> Path:
-    return folder / f"{first}.json"
-
-
-def _write(path: Path, text: str) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(text)
-    os.replace(temporary, path)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@ import torch
 
 from gce.graphs.topology import Topology
 from gce.operators import PAPER_FORMS
-from gce.reproduce.studies.eval_time import chart, measure, typed_lattice
+from gce.reproduce.picture_tables import chart, measure, typed_lattice
 
 
 @pytest.mark.parametrize("form", PAPER_FORMS)
