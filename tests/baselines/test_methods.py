@@ -20,7 +20,7 @@ from gce.control.problem import Problem
 from gce.envs import world_named
 from gce.graphs.graph import Graph, ring
 from gce.graphs.topology import Topology
-from gce.operators.ridge import Moments, solve
+from gce.operators.regression import Moments, solve
 from gce.trajectory import Dataset, Episode
 from small import recorded, system_episodes
 

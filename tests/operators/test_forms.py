@@ -7,7 +7,7 @@ from gce.graphs.graph import Graph, erdos_renyi, ring
 from gce.graphs.topology import Topology
 from gce.model.files import load_model, save_model
 from gce.operators import FORMS, PAPER_FORMS, Form, Shape, make_form, register_form
-from gce.operators.ridge import Moments, solve
+from gce.operators.regression import Moments, moments_of, solve
 from gce.potentials import gibbs_weights, make_potential
 from gce.system.system import adapt
 from gce.system.uncertainty import certificate
@@ -83,7 +83,7 @@ def test_literal_hom_mean_on_a_regular_graph_is_hom_with_another_ridge():
     assert torch.allclose(X_total[..., :F], degree * X_mean[..., :F], atol=1e-13)
     scaled = penalty(total, topology, ridge)
     scaled[:F] *= degree**2
-    (moments_mean,), (moments_total,) = mean.moments(X_mean, Y, topology), total.moments(X_total, Y, topology)
+    (moments_mean,), (moments_total,) = moments_of(mean, X_mean, Y, topology), moments_of(total, X_total, Y, topology)
     C_mean = solve(moments_mean, penalty(mean, topology, ridge)).coefficients
     C_total = solve(moments_total, scaled).coefficients
     assert torch.allclose(X_mean @ C_mean, X_total @ C_total, atol=1e-11)
@@ -93,7 +93,7 @@ def test_dense_on_one_node_is_ordinary_ridge():
     topology = Topology.of(Graph.from_edges(1, []))
     form = make_form("dense", Shape(F, A, 1, 1))
     psi, actions, Y = draws(1, 30, F), draws(1, 30, A, seed=1), draws(1, 30, 2, seed=2)
-    (moments,) = form.moments(regressors(form, psi, actions, topology), Y, topology)
+    (moments,) = moments_of(form, regressors(form, psi, actions, topology), Y, topology)
     found = solve(moments, penalty(form, topology, 0.1)).coefficients[0]
     X = torch.cat([psi[0], actions[0], torch.ones(30, 1).double()], dim=1)
     expected = solve(Moments.of(X, Y[0]), torch.tensor([0.1] * (F + A) + [0.0]).double()).coefficients
@@ -123,7 +123,7 @@ def test_relabelling_nodes_permutes_predictions(name):
     def predicted(graph: Graph, psi, actions, Y):
         topology = Topology.of(graph)
         X = regressors(form, psi, actions, topology)
-        (moments,) = form.moments(X, Y, topology)
+        (moments,) = moments_of(form, X, Y, topology)
         C = solve(moments, penalty(form, topology, 0.01)).coefficients
         return X @ C if C.ndim == 2 else torch.einsum("ntd,ndm->ntm", X, C)
 
@@ -142,8 +142,8 @@ def test_a_union_of_graphs_has_the_sums_of_each(name):
         X_alone = regressors(form, psi[part], actions[part], alone)
         fits = []
         for topology, rows, moments in (
-            (union, X[part], form.moments(X, Y, union)[k]),
-            (alone, X_alone, form.moments(X_alone, Y[part], alone)[0]),
+            (union, X[part], moments_of(form, X, Y, union)[k]),
+            (alone, X_alone, moments_of(form, X_alone, Y[part], alone)[0]),
         ):
             C = solve(moments, penalty(form, topology, 0.01)).coefficients
             fits.append(rows @ C if C.ndim == 2 else torch.einsum("ntd,ndm->ntm", rows, C))

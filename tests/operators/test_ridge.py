@@ -3,7 +3,7 @@ import pytest
 import torch
 from scipy.optimize import minimize
 
-from gce.operators.ridge import Moments, Prior, solve, solve_below
+from gce.operators.regression import Moments, Prior, solve, solve_below
 
 
 def rows(count: int, columns: int, seed: int, sets: tuple[int, ...] = ()) -> torch.Tensor:

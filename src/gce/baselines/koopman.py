@@ -26,7 +26,7 @@ from gce.baselines.base import Adapted, Baseline, Config
 from gce.graphs.graph import Graph
 from gce.graphs.topology import Topology
 from gce.operators import HomForm, Shape
-from gce.operators.ridge import Moments, solve
+from gce.operators.regression import Moments, solve
 from gce.trajectory import Episode
 
 

@@ -31,8 +31,7 @@ from gce.graphs.topology import Topology
 from gce.names import register, registered
 from gce.operators import Operator
 from gce.operators.prior import TrainingPrior
-from gce.operators.regression import FieldRows
-from gce.operators.ridge import Prior
+from gce.operators.regression import FieldRows, Prior
 
 Layer = TypeVar("Layer", bound=InputLayer)
 MANY_NODES = 40

@@ -23,8 +23,7 @@ from gce.features.inputs import InputLayer
 from gce.features.message_passing import MessagePassingConfig
 from gce.graphs.topology import Topology
 from gce.operators import Operator
-from gce.operators.regression import FieldRows
-from gce.operators.ridge import Prior
+from gce.operators.regression import FieldRows, Prior
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ from torch import Tensor, nn
 
 from gce.features.inputs import InputLayer, length_of, rows_of
 from gce.graphs.topology import Topology
-from gce.operators.ridge import Prior
+from gce.operators.regression import Prior
 
 HELD_MASS = 1e4
 SAME_LENGTH = 0.1

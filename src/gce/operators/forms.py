@@ -21,7 +21,6 @@ from torch import Tensor
 
 from gce.graphs.topology import Topology
 from gce.names import register, registered
-from gce.operators.ridge import Moments, condition_number
 from gce.potentials import mean_field
 
 
@@ -109,15 +108,6 @@ class Form(ABC):
         """All of them: history, actions, constants."""
         parts = self.state_regressors(features, actions, weights, topology), self.action_regressors(actions, topology)
         return torch.cat([*parts, self.constants(features, topology)], dim=-1)
-
-    def moments(
-        self, X: Float[Tensor, "nodes *batch D"], Y: Float[Tensor, "nodes *batch m"], topology: Topology
-    ) -> list[Moments]:
-        """The sums of each graph of a union, or of each of its nodes where nodes have their own operators."""
-        graphs = zip(X.split(topology.splits), Y.split(topology.splits), strict=True)
-        if self.shared:
-            return [Moments.of(x.flatten(0, -2), y.flatten(0, -2)) for x, y in graphs]
-        return [Moments.of(x.flatten(1, -2), y.flatten(1, -2)) for x, y in graphs]
 
     def num_constants(self, topology: Topology) -> int:
         """How many of the last regressors are constants, which no ridge penalises."""
@@ -307,6 +297,12 @@ class Operator:
         """C' x of every node."""
         C = self.coefficients.to(X.dtype)
         return X @ C if C.ndim == 2 else torch.einsum("n...d,ndm->n...m", X, C)
+
+
+def condition_number(system: Float[Tensor, "*sets D D"]) -> Float[Tensor, "*sets"]:
+    """The largest eigenvalue over the smallest."""
+    spectrum = torch.linalg.eigvalsh(system.detach())
+    return spectrum[..., -1] / spectrum[..., 0].clamp_min(torch.finfo(torch.float64).tiny)
 
 
 @torch.no_grad()

@@ -19,7 +19,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from gce.operators.ridge import Moments
+from gce.operators.regression import Moments
 from gce.operators.whitening import Colour
 
 

@@ -7,21 +7,155 @@ explained by the form's regressors X as pushes along pairs.
 Nodes may have constants b_i of their own beside what all share, y = C'x + b_i, with kappa |b_i|^2 added to the sum of
 squares: what is unknown of a node but does not change (Wooldridge 2010, chapter 10). Minimised over b_i, each node
 takes its sums s_i s_i' / (k + kappa) off the moments, k its number of rows.
+
+The only regularised solve in the package.
+
+With regressors X [rows, D] and targets Y [rows, m],
+
+    C = (X'X / rows + diag(ridge))^-1 X'Y / rows
+
+which minimises the mean of |y - C'x|^2 plus the ridge on C: added to the covariance operator, as in the paper. All that
+data contribute are the sums in `Moments`, which add up: adapting on episodes one by one equals adapting on all at once.
+
+Statistics that add up: sums over episodes, from which any episode can be taken out again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from operator import add, sub
+from typing import Any, TypeVar
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
+from scipy.optimize import nnls
 from torch import Tensor
 
 from gce.graphs.topology import Topology
-from gce.operators import Form, Operator, residual_by_target
-from gce.operators.ridge import SHARED, Additive, Moments, Prior, solve, solve_below
+from gce.operators.forms import Form, Operator, condition_number, residual_by_target
+
+Statistics = TypeVar("Statistics", bound="Additive")
+SHARED: dict[str, Any] = {"shared": True}
+"""Metadata of a field that both operands have in common (the type of a node): it is carried over, not added."""
+
+
+class Additive:
+    """A frozen dataclass whose fields are sums. a + b holds what both were made of; (a + b) - b is a, up to rounding.
+
+    Every field takes part, so that a field added later cannot be forgotten. A field that is None in both stays None.
+    """
+
+    def __add__(self: Statistics, other: Statistics) -> Statistics:
+        return self._combined(other, add)
+
+    def __sub__(self: Statistics, other: Statistics) -> Statistics:
+        return self._combined(other, sub)
+
+    def _combined(self: Statistics, other: Statistics, operation: Callable[[Any, Any], Any]) -> Statistics:
+        values = {}
+        for part in dataclasses.fields(self):  # type: ignore[arg-type]
+            mine, theirs = getattr(self, part.name), getattr(other, part.name)
+            if (mine is None) != (theirs is None):
+                raise ValueError(f"{type(self).__name__}.{part.name} is known on one side only")
+            values[part.name] = mine if mine is None or "shared" in part.metadata else operation(mine, theirs)
+        return type(self)(**values)
+
+
+@dataclass(frozen=True)
+class Moments(Additive):
+    """gram X'X, cross X'Y, square Y'Y and the number of rows; `*sets` are independent regressions."""
+
+    gram: Float[Tensor, "*sets D D"]
+    cross: Float[Tensor, "*sets D m"]
+    square: Float[Tensor, "*sets m m"]
+    rows: int
+
+    @classmethod
+    def of(cls, X: Float[Tensor, "*sets rows D"], Y: Float[Tensor, "*sets rows m"]) -> Moments:
+        X, Y = X.double(), Y.double()
+        return cls(X.mT @ X, X.mT @ Y, Y.mT @ Y, X.shape[-2])
+
+
+@dataclass(frozen=True)
+class Solution:
+    """coefficients C; residual: the mean of (Y - X C)'(Y - X C); system: the matrix that was inverted."""
+
+    coefficients: Float[Tensor, "*sets D m"]
+    residual: Float[Tensor, "*sets m m"]
+    system: Float[Tensor, "*sets D D"]
+
+    @property
+    def condition(self) -> Float[Tensor, "*sets"]:
+        return condition_number(self.system)
+
+
+def solve(
+    moments: Moments,
+    ridge: Float[Tensor, " D"],
+    split: int | None = None,
+) -> Solution:
+    """Solve in float64 by Cholesky; gradients flow through.
+
+    split: regress the first `split` columns and the rest separately, as the paper's appendix does for history and
+        action; None solves jointly.
+    """
+    gram, cross = moments.gram / moments.rows, moments.cross / moments.rows
+    system = gram + torch.diag(ridge.double())
+    # A regressor that is always zero and not penalised has coefficient zero, whatever stands here.
+    system = system + torch.diag_embed((system.diagonal(dim1=-2, dim2=-1) == 0).double())
+    if split is not None:
+        apart = torch.ones_like(gram)
+        apart[..., :split, split:] = apart[..., split:, :split] = 0
+        system = system * apart
+    C = torch.cholesky_solve(cross, _cholesky(system))
+    square = moments.square / moments.rows
+    residual = square - C.mT @ cross - cross.mT @ C + C.mT @ gram @ C
+    return Solution(C, (residual + residual.mT) / 2, system)
+
+
+@dataclass(frozen=True)
+class Prior:
+    """What is known of the coefficients c of one target: their ridge, and rows A of `below` with A c <= 0."""
+
+    ridge: Float[Tensor, " D"]
+    below: Float[Tensor, "*sets rows D"]
+
+
+def solve_below(moments: Moments, prior: Prior) -> Float[Tensor, "sets D"]:
+    """The coefficients c of one target with A c <= 0, of several sets of rows.
+
+    With S = L L' the matrix to invert, c = S^-1 (g - A'l), and the multipliers l >= 0 minimise |L^-1 (g - A'l)|: a
+    least squares problem of its own (Lawson and Hanson 1974, chapter 23). No gradient flows through the multipliers.
+    """
+    solution = solve(moments, prior.ridge)
+    c = solution.coefficients[..., 0]
+    broken = ((prior.below @ c.unsqueeze(-1)) > 0).flatten(1).any(1)
+    if not bool(broken.any()):
+        return c
+    A = prior.below[broken] / prior.below[broken].norm(dim=-1, keepdim=True)
+    factor = _cholesky(solution.system[broken]).detach()
+    B = torch.linalg.solve_triangular(factor, A.mT, upper=False)
+    problems = torch.cat([B, factor.mT @ c[broken].detach().unsqueeze(-1)], dim=-1).numpy()
+    multipliers = torch.as_tensor(np.stack([nnls(one[:, :-1], one[:, -1])[0] for one in problems]))
+    change = torch.cholesky_solve(A.mT @ multipliers.unsqueeze(-1), factor).squeeze(-1)
+    return c - torch.zeros_like(c).index_put((broken,), change)
+
+
+def _cholesky(system: Tensor) -> Tensor:
+    """Where the ridge is too small for the data, the smallest jitter that makes the matrix definite is added."""
+    if not bool(torch.isfinite(system).all()):
+        raise ValueError("the regression holds numbers that are not finite")
+    factor, info = torch.linalg.cholesky_ex(system)
+    jitter = 1e-14 * system.diagonal(dim1=-2, dim2=-1).mean(-1).clamp_min(1e-300)
+    while bool(info.any()):
+        eye = torch.eye(system.shape[-1], dtype=system.dtype, device=system.device)
+        factor, info = torch.linalg.cholesky_ex(system + jitter[..., None, None] * eye)
+        jitter = 10 * jitter
+    return factor
 
 
 @dataclass(frozen=True)
@@ -246,3 +380,12 @@ def _left_by(sums: Sums, channels: Float[Tensor, " k"]) -> Moments:
     beyond = sums.moments.cross.shape[-1] - sums.fields.mixed.shape[-2]
     explained = torch.nn.functional.pad(sums.fields.mixed @ channels, (0, beyond))
     return replace(sums.moments, cross=sums.moments.cross - explained)
+
+
+def moments_of(
+    form: Form, X: Float[Tensor, "nodes *batch D"], Y: Float[Tensor, "nodes *batch m"], topology: Topology
+) -> list[Moments]:
+    """The sums of each graph of a union, or of each of its nodes where nodes have their own operators."""
+    first = 0 if form.shared else 1
+    graphs = zip(X.split(topology.splits), Y.split(topology.splits), strict=True)
+    return [Moments.of(x.flatten(first, -2), y.flatten(first, -2)) for x, y in graphs]

@@ -33,7 +33,7 @@ from gce.graphs.graph import Graph, ring
 from gce.graphs.topology import Topology
 from gce.metrics import mmd
 from gce.operators import PAPER_FORMS, Form, Shape, make_form
-from gce.operators.ridge import solve
+from gce.operators.regression import moments_of, solve
 from gce.potentials import Gaussian, gibbs_weights
 from gce.progress import progress, run_module
 
@@ -151,7 +151,7 @@ def measure(form_name: str, samples: Sequence[int] = SAMPLES, seeds: int = 5, pr
                 .T
             )
             X = chain.regressors(form, states, actions)
-            (moments,) = form.moments(X, one_hot(drawn, STATES), chain.topology)
+            (moments,) = moments_of(form, X, one_hot(drawn, STATES), chain.topology)
             ridge = 0.1 / math.sqrt(count)
             penalty = torch.full((X.shape[-1],), ridge, dtype=torch.float64)
             solution = solve(moments, penalty)
