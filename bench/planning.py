@@ -106,8 +106,7 @@ def body_system(world: str, objects: int, actuated: int, seed: int) -> tuple[Any
 def through_cvxpy(controller: Any, observation: np.ndarray) -> tuple[float, float]:
     """(seconds, cost) of the same plan with each quadratic problem handed to a modelling layer."""
     from gce.control.settle import settle
-    from gce.dynamics.choice import dynamics_of
-    from gce.planning.controller import task_of
+    from gce.planning.controller import dynamics_of, task_of
 
     system, problem = controller.system, controller.problem
     dynamics = dynamics_of(system, problem.controls, opening=True)

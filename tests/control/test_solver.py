@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_array
 
-from gce.control.linear_path import LinearPath
+from gce.control.graph_path import LinearPath
 from gce.control.solver import SOLVERS, Condensed, Solver, Suitable, chosen_solver, register_solver
 from gce.control.tracking import Status
 from gce.errors import InputError

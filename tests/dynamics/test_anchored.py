@@ -10,13 +10,12 @@ from gce.control.matrix_free import solve_matrix_free
 from gce.control.settle import Task, settle
 from gce.control.tracking import Limits
 from gce.dynamics.anchored import AnchoredDynamics, coloured, linear, reach
-from gce.dynamics.choice import dynamics_of
 from gce.dynamics.message import around
 from gce.envs.grid import PowerGrid
 from gce.graphs.graph import Graph, lattice
 from gce.graphs.topology import Topology
 from gce.planning.closed_loop import problem_for
-from gce.planning.controller import Controller
+from gce.planning.controller import Controller, dynamics_of
 from gce.planning.oracles import linear_oracle
 from gce.system.system import adapt
 from small import close, system_episodes, untrained

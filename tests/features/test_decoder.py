@@ -2,11 +2,11 @@ import numpy as np
 import pytest
 import torch
 
-from gce.dynamics.choice import dynamics_of
 from gce.errors import InputError
 from gce.graphs.topology import Topology
 from gce.model.files import load_model, save_model
 from gce.model.step import Stepper
+from gce.planning.controller import dynamics_of
 from gce.system.system import adapt
 from gce.system.uncertainty import certificate
 from gce.training.batches import SystemData, TrainingConfig, draw_batch, loss_of

@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from gce.dynamics.anchored import AnchoredDynamics, linear
-from gce.dynamics.choice import dynamics_of
 from gce.errors import InputError
 from gce.features.network import Reach, conductance, line_unit
 from gce.graphs.topology import Topology
 from gce.model.files import load_model, save_model
+from gce.planning.controller import dynamics_of
 from gce.system.system import adapt
 from gce.training.learning import train
 from gce.training.preparation import config_for

@@ -26,8 +26,7 @@ from gce.model.files import load_model, shipped
 from gce.model.model import Model
 from gce.planning.closed_loop import problem_for
 from gce.planning.controller import Controller
-from gce.reproduce.cells import Cell
-from gce.reproduce.experiment import Context
+from gce.reproduce.experiment import Cell, Context
 from gce.reproduce.tasks import SEEN, run_cell
 from gce.system.system import adapt
 from gce.trajectory import Dataset, Episode

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from gce.graphs.topology import Topology
+from gce.operators.prior import Colour
 from gce.operators.regression import Additive, Moments
-from gce.operators.whitening import Colour
 from gce.system.evidence import see, total
 from small import close, system_episodes, untrained
 

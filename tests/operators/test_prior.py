@@ -6,9 +6,8 @@ import torch
 
 from gce.errors import InputError
 from gce.model.files import load_model, save_model
-from gce.operators.prior import TrainingPrior, left
+from gce.operators.prior import Colour, TrainingPrior, left
 from gce.operators.regression import Moments
-from gce.operators.whitening import Colour
 from gce.system.evidence import see, total
 from gce.system.files import load_system, save_system
 from gce.system.system import adapt

@@ -6,7 +6,7 @@ import torch
 
 from gce.graphs.topology import Topology
 from gce.operators import Operator
-from gce.operators.whitening import Colour
+from gce.operators.prior import Colour
 from gce.system.evidence import see, total
 from gce.system.files import load_system, save_system
 from gce.system.system import adapt

@@ -7,8 +7,7 @@ import pytest
 
 from gce.cli import main
 from gce.reproduce.carry import Group, carry, compare
-from gce.reproduce.cells import Cell, Store, compute
-from gce.reproduce.experiment import QUICK, Context, Experiment
+from gce.reproduce.experiment import QUICK, Cell, Context, Experiment, Store, compute
 from gce.reproduce.runner import write_runs
 
 FOUR = replace(QUICK, trajectories=4)

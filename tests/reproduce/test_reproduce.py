@@ -9,9 +9,8 @@ import pytest
 
 from gce.cli import main
 from gce.errors import InputError
-from gce.reproduce.cells import Cell, Shard, Store, compute
 from gce.reproduce.claims import claims
-from gce.reproduce.experiment import PRESETS, Context, Experiment, Preset
+from gce.reproduce.experiment import PRESETS, Cell, Context, Experiment, Preset, Shard, Store, compute
 from gce.reproduce.prediction_tables import Prediction
 from gce.reproduce.runner import EXPERIMENTS, report, reproduce, write_runs
 from gce.reproduce.statistics import summarise

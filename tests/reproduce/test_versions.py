@@ -15,7 +15,7 @@ from gce.features.bodies import BodiesConfig
 from gce.model.config import ModelConfig
 from gce.model.files import shipped
 from gce.reproduce import versions
-from gce.reproduce.cells import Cell
+from gce.reproduce.experiment import Cell
 from gce.reproduce.methods import Method, method
 from gce.reproduce.runner import EXPERIMENTS
 from gce.reproduce.tasks import control_cell

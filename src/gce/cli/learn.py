@@ -234,7 +234,7 @@ class Predict:
             episode, others = episode_of(data, self.file, self.episode), others_of_group(data, self.episode, self.adapt)
             adapting = [data[k] for k in others]
             unit, names = units(data.world, model), known_names(data.metadata, episode.parameters)
-        from gce.system.evaluation import prediction
+        from gce.system.system import prediction
 
         results = [
             prediction(model, episode, adapting, unit, self.noise, self.seed + s, False if self.linear else None)

@@ -47,8 +47,7 @@ class Reproduce:
         import torch
 
         from gce.reproduce.carry import carry
-        from gce.reproduce.cells import Shard
-        from gce.reproduce.experiment import PRESETS, Context
+        from gce.reproduce.experiment import PRESETS, Context, Shard
         from gce.reproduce.runner import EXPERIMENTS, experiment_named, report, reproduce
 
         context = Context(self.models or self.results / "models", self.results, self.recorded)

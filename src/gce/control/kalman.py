@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Float
 from scipy.linalg import cho_factor, cho_solve
 
-from gce.control.linear_path import LinearPath
+from gce.control.graph_path import LinearPath
 from gce.control.settle import Dynamics
 from gce.control.tracking import DensePath, dense
 

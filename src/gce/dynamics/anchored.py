@@ -21,7 +21,7 @@ from jaxtyping import Bool, Float, Int
 from scipy.sparse import coo_array, csr_array, eye_array
 from torch import Tensor
 
-from gce.control.linear_path import LinearPath
+from gce.control.graph_path import LinearPath
 from gce.control.tracking import Selection
 from gce.dynamics.state import state_class
 from gce.errors import InputError

@@ -9,10 +9,9 @@ from typing import Any, TypeVar
 
 import gymnasium as gym
 
-from gce.envs.base import GraphEnv, Policy
+from gce.envs.base import GraphEnv, Policy, Protocol, Recipe
 from gce.envs.grid import PowerGrid
 from gce.envs.padded import PaddedEnv
-from gce.envs.recipe import Protocol, Recipe
 from gce.envs.rope import Rope
 from gce.envs.soft import Soft
 from gce.envs.swim import Swim

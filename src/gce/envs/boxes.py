@@ -19,9 +19,8 @@ import pymunk
 from jaxtyping import Bool, Float, Int
 from pymunk.batch import BodyFields
 
-from gce.envs.base import Policy, check_choice
+from gce.envs.base import Pictures, Policy, check_choice
 from gce.envs.parts import BodyEnv, BodyField, Canvas, Colour, blend
-from gce.envs.recipe import Pictures
 from gce.errors import InputError
 from gce.graphs.graph import Graph
 

@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float, Int
 from scipy.optimize import brentq
 from scipy.sparse.linalg import splu
 
-from gce.envs.base import GraphEnv, Policy
+from gce.envs.base import GraphEnv, Pictures, Policy, Protocol, Recipe
 from gce.envs.grid_batch import (
     ACTION_LIMIT,
     OBSERVATION_STD,
@@ -29,7 +29,6 @@ from gce.envs.grid_batch import (
 )
 from gce.envs.parts import layout, link_colour, network_canvas, node_size, value_colour
 from gce.envs.real_grids import CASES, MESHED, case_parameters, check_case, draw_meshed
-from gce.envs.recipe import Pictures, Protocol, Recipe
 from gce.errors import InputError
 from gce.graphs.graph import Graph, erdos_renyi, lattice, ring
 

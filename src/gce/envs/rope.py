@@ -9,9 +9,8 @@ import numpy as np
 import pymunk
 from jaxtyping import Bool
 
-from gce.envs.base import Policy, check_choice
+from gce.envs.base import Pictures, Policy, Protocol, Recipe, check_choice
 from gce.envs.parts import BodyEnv, Canvas
-from gce.envs.recipe import Pictures, Protocol, Recipe
 from gce.errors import InputError
 from gce.graphs.graph import Graph
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Float
 
+from gce.envs.base import Protocol, Recipe
 from gce.envs.boxes import FIXED, PRESET, RECIPE, BoxEnv, BoxParameters, draw_materials, grow, random_walk
-from gce.envs.recipe import Protocol, Recipe
 from gce.errors import InputError
 
 GROUND = (0, -4)

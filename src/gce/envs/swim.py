@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Float, Int
 
+from gce.envs.base import Protocol, Recipe
 from gce.envs.boxes import (
     ACTUATED,
     OUTWARD,
@@ -20,7 +21,6 @@ from gce.envs.boxes import (
     grow,
     random_walk,
 )
-from gce.envs.recipe import Protocol, Recipe
 
 WATER = 50.0
 

@@ -22,9 +22,9 @@ from jaxtyping import Bool, Float
 from gce.control.kalman import Belief, correct, predict
 from gce.control.tracking import dense
 from gce.dynamics.anchored import AnchoredDynamics
-from gce.dynamics.choice import filter_dynamics
 from gce.dynamics.state import StateDynamics
 from gce.errors import InputError
+from gce.planning.controller import filter_dynamics
 from gce.system.evidence import normalised, see
 from gce.system.system import System
 from gce.system.uncertainty import target_errors

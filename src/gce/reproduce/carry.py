@@ -19,8 +19,7 @@ import numpy as np
 
 from gce.envs import world_named
 from gce.errors import InputError
-from gce.reproduce.cells import Cell, compute, write_file
-from gce.reproduce.experiment import PRESETS, Context, Experiment
+from gce.reproduce.experiment import PRESETS, Cell, Context, Experiment, compute, write_file
 from gce.reproduce.runner import rewrite_runs
 from gce.reproduce.statistics import Record, markdown
 

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from gce.reproduce import paper
-from gce.reproduce.cells import Cell
-from gce.reproduce.experiment import Context, Preset
+from gce.reproduce.experiment import Cell, Context, Preset
 from gce.reproduce.methods import title
 from gce.reproduce.recipes import BANDWIDTHS, bandwidth_model
 from gce.reproduce.statistics import (

@@ -19,8 +19,7 @@ from gce.model.config import ModelConfig
 from gce.model.model import Model
 from gce.model.step import Stepper, rollout
 from gce.operators import PAPER_FORMS, Operator
-from gce.reproduce.cells import Cell
-from gce.reproduce.experiment import Context, Experiment, Preset
+from gce.reproduce.experiment import Cell, Context, Experiment, Preset
 from gce.reproduce.recipes import OURS
 from gce.reproduce.statistics import Record, markdown, values_of
 from gce.reproduce.tasks import TEST, Table, draw, loaded, run_control

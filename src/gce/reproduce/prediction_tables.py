@@ -13,8 +13,7 @@ import numpy as np
 from gce.envs import world_named
 from gce.envs.recording import import_recordings
 from gce.reproduce import paper
-from gce.reproduce.cells import Cell
-from gce.reproduce.experiment import Context, Experiment, Preset
+from gce.reproduce.experiment import Cell, Context, Experiment, Preset
 from gce.reproduce.methods import AS_PUBLISHED, IN_FEATURES, title
 from gce.reproduce.statistics import Record, curves, markdown, paired, select, short, summarise, values_of
 from gce.reproduce.tasks import (

@@ -16,10 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from gce.errors import InputError
-from gce.reproduce.cells import Cell, Queue, Shard, Store, write_file
 from gce.reproduce.claims import claims, lead_table
 from gce.reproduce.control_tables import Bandwidth, Dimension, FittingNumber, GridNoise, Main
-from gce.reproduce.experiment import PAPER, PRESETS, Context, Experiment, Preset
+from gce.reproduce.experiment import PAPER, PRESETS, Cell, Context, Experiment, Preset, Queue, Shard, Store, write_file
 from gce.reproduce.picture_tables import ControlPictures, EvalTime, Weights
 from gce.reproduce.prediction_tables import Prediction, Recorded, SampleEfficiency
 from gce.reproduce.statistics import Record, csv_text, markdown

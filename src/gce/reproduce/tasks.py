@@ -21,8 +21,7 @@ from gce.metrics import control_error, nrmse
 from gce.planning.closed_loop import Run, control, figures, problem_for
 from gce.planning.oracles import LinearOracle, linear_oracle
 from gce.reproduce import paper
-from gce.reproduce.cells import Cell
-from gce.reproduce.experiment import Context, Experiment, Preset
+from gce.reproduce.experiment import Cell, Context, Experiment, Preset
 from gce.reproduce.methods import Method, Subject
 from gce.reproduce.versions import conditions
 from gce.trajectory import Episode

@@ -14,8 +14,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from gce.envs import world_named
-from gce.reproduce.cells import Cell
-from gce.reproduce.experiment import Context, Preset, records_in
+from gce.reproduce.experiment import Cell, Context, Preset, records_in
 from gce.reproduce.methods import method, title
 from gce.reproduce.recipes import LONG, LONGER
 from gce.reproduce.statistics import Record, markdown, paired, select, summarise, values_of

@@ -11,8 +11,8 @@ import gce
 from gce.errors import InputError
 from gce.graphs.graph import Graph
 from gce.model.files import load_model, read_pair, save_model, write_pair
+from gce.operators.prior import Colour
 from gce.operators.regression import FieldSums, Moments, NodeSums, Sums
-from gce.operators.whitening import Colour
 from gce.system.evidence import Evidence, Starts
 from gce.system.system import System, fitted
 from gce.system.uncertainty import Spread

@@ -1,4 +1,7 @@
-"""A model adapted to one system: predictions, intervals, linearisation, and updates as recordings come in."""
+"""A model adapted to one system: predictions, intervals, linearisation, and updates as recordings come in.
+
+How well a model predicts an episode of a system it adapts to: the reported figures.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ from torch import Tensor
 from gce.errors import InputError
 from gce.graphs.graph import Graph
 from gce.graphs.topology import Topology
+from gce.metrics import nrmse
 from gce.model.model import Model
 from gce.model.step import Stepper, path_of
 from gce.operators import Operator
@@ -298,3 +302,41 @@ def fitted(model: Model, graph: Graph, evidence: Evidence, spread: Spread, ridge
             stacklevel=3,
         )
     return System(model, graph, evidence, operator, spread, ridge)
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Observations predicted, the 90% interval, the error of each step, and the share of the truth in the interval."""
+
+    predicted: Float[np.ndarray, "steps_plus_1 nodes d"]
+    low: Float[np.ndarray, "steps_plus_1 nodes d"]
+    high: Float[np.ndarray, "steps_plus_1 nodes d"]
+    nrmse: Float[np.ndarray, " steps"]
+    coverage: float
+
+
+def prediction(
+    model: Model,
+    episode: Episode,
+    adapting: Sequence[Episode],
+    unit: Float[np.ndarray, " d"],
+    noise: float = 0.0,
+    seed: int = 0,
+    reproject: bool | None = None,
+) -> Prediction:
+    """Adapt to some episodes and predict another from its first observation and its actions; the truth is clean.
+
+    noise: added to the observations of the adaptation episodes and to the first observation, in shares of `unit`.
+    """
+    rng = np.random.default_rng(seed)
+
+    def noisy(observations: np.ndarray) -> np.ndarray:
+        return observations + noise * unit * rng.standard_normal(observations.shape) if noise else observations
+
+    seen = [replace(e, observations=noisy(e.observations.astype(float))) for e in adapting]
+    system = adapt(model, seen)
+    truth = episode.observations.astype(float)
+    predicted = system.predict(noisy(truth[0]), episode.actions, exogenous=episode.exogenous, reproject=reproject)
+    low, high = system.intervals(predicted)
+    inside = (truth[1:] >= low[1:]) & (truth[1:] <= high[1:])
+    return Prediction(predicted, low, high, nrmse(predicted[1:], truth[1:], unit), float(inside.mean()))

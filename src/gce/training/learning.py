@@ -22,9 +22,8 @@ from gce.errors import InputError
 from gce.graphs.topology import Topology
 from gce.metrics import nrmse
 from gce.model.model import Model, Units
-from gce.operators.prior import TrainingPrior
+from gce.operators.prior import Colour, TrainingPrior
 from gce.operators.regression import Moments, Sums
-from gce.operators.whitening import Colour
 from gce.progress import progress
 from gce.system.evidence import colour_of, see, total
 from gce.system.system import adapt

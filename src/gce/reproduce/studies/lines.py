@@ -10,7 +10,7 @@ from typing import Any
 
 from gce.errors import InputError
 from gce.progress import progress
-from gce.reproduce.cells import write_file
+from gce.reproduce.experiment import write_file
 
 Record = dict[str, Any]
 

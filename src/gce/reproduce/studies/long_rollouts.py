@@ -32,7 +32,7 @@ from gce.errors import InputError
 from gce.metrics import nrmse
 from gce.model.files import load_model, shipped
 from gce.progress import progress, run_module
-from gce.reproduce.cells import write_file
+from gce.reproduce.experiment import write_file
 from gce.reproduce.statistics import csv_text
 from gce.reproduce.studies.lines import write_json
 from gce.system.system import adapt, predict_together

@@ -26,7 +26,7 @@ from gce.model.model import Model
 from gce.planning.closed_loop import control, problem_for
 from gce.planning.controller import Controller
 from gce.progress import run_module
-from gce.reproduce.cells import write_file
+from gce.reproduce.experiment import write_file
 from gce.reproduce.statistics import markdown
 from gce.reproduce.studies.lines import Lines, write_json
 from gce.reproduce.tasks import doing_nothing, followed, grid_oracle, on_nodes, oracle_plans, record_episode

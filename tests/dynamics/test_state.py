@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from gce.dynamics.bodies import BodyDynamics
-from gce.dynamics.choice import dynamics_of
 from gce.dynamics.message import MessageDynamics
 from gce.dynamics.state import FrozenDynamics, StateDynamics
+from gce.planning.controller import dynamics_of
 from gce.system.system import System, adapt
 from small import recorded, system_episodes, untrained
 
