@@ -1,9 +1,9 @@
 """What `gce control FILE` goes through: files of the package, crossings between numpy and torch, encodings of episodes.
 
-    python -m bench.counts
+    python -m bench.counts [--where]
 
-prints, for Rope and Soft, how many of the package's files execute a line of their own functions, how many calls turn
-numpy arrays into tensors or back, and how often each episode is encoded for adapting.
+prints, for Rope and Soft with --out, how many of the package's files execute a line of their own functions, how many
+calls turn numpy arrays into tensors or back, and how often each episode is encoded for adapting. --where says where.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from typing import Any
 SOURCE = str(Path(__file__).parents[1] / "src" / "gce") + os.sep
 FUNCTION = 0x1
 """CO_OPTIMIZED: the code of a function, not of a module or class."""
+ADAPTED = 8
+"""Episodes adapted to, of nine recorded."""
 WORLDS = {"rope": (7, 100), "soft": (7, 100)}
 """Objects and steps of the recorded system."""
 
@@ -85,17 +87,36 @@ def crossings() -> Iterator[Counter[str]]:
             setattr(owner, name, function)
 
 
+@contextlib.contextmanager
+def encodings() -> Iterator[list[int]]:
+    """One entry for each time an episode is encoded for adapting."""
+    from gce.system import evidence
+
+    before, calls = evidence._seen, []
+
+    def counted(*arguments: Any) -> Any:
+        calls.append(1)
+        return before(*arguments)
+
+    evidence._seen = counted
+    try:
+        yield calls
+    finally:
+        evidence._seen = before
+
+
 def run(world: str, objects: int, steps: int, folder: Path) -> dict[str, Any]:
     file = folder / f"{world}.h5"
     command = ["data", world, "--objects", str(objects), "--episodes", "9"]
     _quietly([*command, "--group-size", "9", "--steps", str(steps), "--out", str(file)])
     with files_executed() as files:
         _quietly(["control", str(file), "--json", "--out", str(folder / world)])
-    with crossings() as crossed:
+    with crossings() as crossed, encodings() as encoded:
         _quietly(["control", str(file), "--json", "--out", str(folder / world)])
     return {
         "files": len(files),
         "crossings": sum(crossed.values()),
+        "encodings_of_an_episode": len(encoded) / ADAPTED,
         "names": sorted(files),
         "where": crossed.most_common(40),
     }
@@ -110,4 +131,8 @@ def _quietly(arguments: list[str]) -> None:
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as place:
-        print(json.dumps({world: run(world, *sizes, Path(place)) for world, sizes in WORLDS.items()}, indent=1))
+        for name, sizes in WORLDS.items():
+            counts = run(name, *sizes, Path(place))
+            print(f"{name}: {json.dumps({key: counts[key] for key in counts if key not in ('names', 'where')})}")
+            if "--where" in sys.argv:
+                print(json.dumps({key: counts[key] for key in ("names", "where")}, indent=1))

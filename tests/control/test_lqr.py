@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from gce.control.lqr import lqr, roll
-from gce.control.solver import solve_qp
+from gce.control.solver import lqr, roll, solve_qp
 from gce.control.tracking import Tracking
 from plans import free, random_path, random_problem
 

@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 
-from gce.control.lqr import lqr, roll
 from gce.control.matrix_free import changes, changes_back, solve_matrix_free
 from gce.control.settle import relative_gradient
-from gce.control.solver import solve_qp
+from gce.control.solver import lqr, roll, solve_qp
 from gce.control.tracking import DensePath, Limits, Selection, Soft, Tracking, columns, dense, rows
 
 CASES = {

@@ -219,15 +219,9 @@ class BaselineController:
             features = self.adapted.features(path).numpy()
         expected[0] = observation
         return Plan(
-            actions=actions,
-            observations=expected,
-            encode=lambda: features,
-            cost=cost,
-            status=settled.status,
-            iterations=settled.iterations,
-            gradient=settled.gradient,
-            seconds=time.process_time() - clock,
-        )
+            actions, expected, lambda: features, cost, settled.status, settled.iterations, settled.gradient,
+            time.process_time() - clock,
+        )  # fmt: skip
 
 
 def _large(adapted: Adapted) -> TypeGuard[LinearAdapted]:

@@ -8,7 +8,7 @@ features psi(o) instead of observations. Planning again adds |(a_t - a'_t) / act
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -120,9 +120,6 @@ class Problem:
     def goals(self) -> Float[Array, "M nodes d"]:
         """The goal at each of the steps 1..M."""
         return np.broadcast_to(self.goal, (self.horizon, *self.goal.shape[-2:]))
-
-    def with_goal(self, goal: Array) -> Problem:
-        return replace(self, goal=goal)
 
 
 def weights_of(cost: Cost, shape: tuple[int, ...], scale: Any = 1.0) -> Array:

@@ -1,14 +1,6 @@
 """Solvers of the quadratic problem of `tracking`, as objects that are chosen by name or given.
 
-A solver of your own derives from `Solver`, has a `name` and a `solve`, and is made known by `register_solver`:
-
-    @register_solver
-    class Fine(Solver):
-        name = "fine"
-
-        def solve(self, problem, start):
-            return solve_matrix_free(problem, start, tolerance=1e-7)
-
+A solver of your own derives from `Solver`, has a `name` and a `solve`, and is made known by `register_solver`.
 `settle` calls it at each turn of a plan, on the problem along the present path.
 
 The condensed bounded quadratic program: states eliminated, so that a plan has M n unknowns.
@@ -20,8 +12,8 @@ With y(u) = Y u + y_0 the residuals, Y = responses of the path,
 
 solved by PIQP, a proximal interior-point method (Schwan et al. 2023), dense. A soft limit's slack s is free: at the
 optimum |s| is the distance. An interior point stays a little off its bounds; where the multiplier of a bound exceeds
-what is left to it, the control is put on it, and with bounds only a few Newton steps (`box`) make the rest exact. Where
-the rate does not let the first control come within its bounds, the bounds go first.
+what is left to it, the control is put on it; with bounds only, Newton steps (`box_qp`) make the rest exact. Where the
+rate does not let the first control come within its bounds, the bounds go first.
 
 Quadratic programs with bounds only, to the last digit: projected Newton (Bertsekas 1982).
 
@@ -29,6 +21,14 @@ Quadratic programs with bounds only, to the last digit: projected Newton (Bertse
 
 Controls on a bound that the gradient pushes against are held; the others take a Newton step, cut at the bounds, as
 much of it as pays. Once the held ones are right, one step is exact: a few suffice from a good start.
+
+Exact finite-horizon LQR along time-varying affine dynamics, without limits (Riccati).
+
+    minimise sum_{t=1..M} |E_t x_t - e_t|^2 + |w_t * u_{t-1}|^2,   x_t = A x_{t-1} + B u_{t-1} + c
+
+In z = [x; 1] the dynamics are linear and the cost is quadratic, Q_t = [E -e]'[E -e], so backwards from P_M = Q_M
+
+    K = (R + B'PB)^-1 B'PA,   P <- Q + A'P(A - BK),   u = -K z,   cost-to-go = z'Pz
 """
 
 from __future__ import annotations
@@ -42,11 +42,64 @@ import numpy as np
 from jaxtyping import Bool, Float
 from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
-from gce.control.lqr import lqr, roll
 from gce.control.matrix_free import solve_matrix_free
 from gce.control.tracking import DensePath, Status, Tracking, columns, dense, rows
 from gce.errors import InputError
 from gce.names import register, registered
+
+
+@dataclass(frozen=True)
+class Gains:
+    """u_t = -K_t z_t with z = [x; 1]; P: the cost from each step on is z'Pz."""
+
+    K: Float[np.ndarray, "M n s_plus_1"]
+    P: Float[np.ndarray, "M_plus_1 s_plus_1 s_plus_1"]
+
+    def control(self, t: int, x: Float[np.ndarray, " s"]) -> Float[np.ndarray, " n"]:
+        return -self.K[t] @ np.append(x, 1.0)
+
+    def cost(self, x0: Float[np.ndarray, " s"]) -> float:
+        z = np.append(x0, 1.0)
+        return float(z @ self.P[0] @ z)
+
+
+def lqr(
+    path: DensePath,
+    E: Float[np.ndarray, "M m s"],
+    e: Float[np.ndarray, "M m"],
+    w: Float[np.ndarray, "M n"],
+) -> Gains:
+    """The gains of the problem without limits, from the last step back."""
+    M, s, n = path.B.shape
+    K, P = np.zeros((M, n, s + 1)), np.zeros((M + 1, s + 1, s + 1))
+
+    def weight(t: int) -> np.ndarray:
+        residual = np.hstack([E[t], -e[t][:, None]])
+        return residual.T @ residual
+
+    P[M] = weight(M - 1)
+    A, B = np.eye(s + 1), np.zeros((s + 1, n))
+    for t in reversed(range(M)):
+        A[:s, :s], A[:s, s], B[:s] = path.A[t], path.c[t], path.B[t]
+        BP = B.T @ P[t + 1]
+        K[t] = cho_solve(cho_factor(np.diag(np.square(w[t])) + BP @ B), BP @ A)
+        P[t] = A.T @ P[t + 1] @ (A - B @ K[t])
+        P[t] = (P[t] + P[t].T) / 2
+        if t:
+            P[t] += weight(t - 1)
+    return Gains(K, P)
+
+
+def roll(path: DensePath, gains: Gains) -> tuple[np.ndarray, np.ndarray]:
+    """(controls [M, n], states [M, s]) under the gains."""
+    x, us, xs = path.x0, [], []
+    for t in range(len(path.A)):
+        u = gains.control(t, x)
+        x = path.A[t] @ x + path.B[t] @ u + path.c[t]
+        us.append(u)
+        xs.append(x)
+    return np.array(us), np.array(xs)
+
 
 STATUS = {1: Status.SOLVED, -1: Status.ITERATION_LIMIT, -2: Status.INFEASIBLE, -3: Status.UNBOUNDED}
 """What PIQP answers; anything else is numerical trouble."""

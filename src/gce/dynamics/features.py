@@ -21,7 +21,6 @@ from torch import Tensor
 from gce.control.graph_path import Blocks, GraphPath, GraphStep
 from gce.control.tracking import Selection
 from gce.errors import InputError
-from gce.graphs.topology import Topology
 from gce.potentials import gibbs_weights
 from gce.system.system import System
 
@@ -67,12 +66,12 @@ class FeatureDynamics:
     def reduced(self, states: Float[Tensor, "*batch nodes c"]) -> Float[Array, "*batch s"]:
         """The features behind a state of the model."""
         with torch.no_grad():
-            psi = self.system.model.features(states.float(), self._topology)
+            psi = self.system.model.features(states.float(), self.system.topology)
         return psi.flatten(-2).numpy().astype(self.dtype, copy=False)
 
     def lifted(self, x: Float[Array, "*batch s"]) -> Float[Tensor, "*batch nodes c"]:
         """The model's state within the features."""
-        psi = torch.as_tensor(x, dtype=torch.float32).unflatten(-1, (self._topology.num_nodes, -1))
+        psi = torch.as_tensor(x, dtype=torch.float32).unflatten(-1, (self.system.topology.num_nodes, -1))
         return psi[..., : self.system.model.config.num_state]
 
     # ---- what a planner asks ----
@@ -120,14 +119,10 @@ class FeatureDynamics:
         return found
 
     @cached_property
-    def _topology(self) -> Topology:
-        return self.system.topology
-
-    @cached_property
     def _observed(self) -> Array:
         c = self.system.model.config
         size = c.num_state + self.system.model.features.num_phi
-        first = np.arange(self._topology.num_nodes) * size
+        first = np.arange(self.system.topology.num_nodes) * size
         width = c.num_observations if self.on == "observations" else size
         return (first[:, None] + np.arange(width)).reshape(-1)
 
@@ -154,7 +149,7 @@ class FeatureDynamics:
         """(nodes, which targets move there) of each kind of node."""
         moving = (~self.system.model.held).double().numpy()
         kinds, which = np.unique(moving, axis=0, return_inverse=True)
-        of_node = which.reshape(-1)[self._topology.node_type.numpy()]
+        of_node = which.reshape(-1)[self.system.topology.node_type.numpy()]
         if len(np.unique(of_node)) == 1:
             return [(slice(None), kinds[of_node[0]])]
         return [(np.flatnonzero(of_node == k), kind) for k, kind in enumerate(kinds)]
@@ -178,7 +173,7 @@ class FeatureDynamics:
     @cached_property
     def _relations(self) -> list[csr_array]:
         """The edges of each relation, [receivers, senders]."""
-        topology, N = self._topology, self._topology.num_nodes
+        topology, N = self.system.topology, self.system.topology.num_nodes
         found = []
         for r in range(self.system.model.config.num_relations):
             on = (topology.edge_type == r).numpy()
@@ -188,7 +183,7 @@ class FeatureDynamics:
 
     def _fields(self, x: Float[Array, " s"]) -> list[csr_array]:
         """G of each field: alpha at these features, or the edges of each relation."""
-        model, topology = self.system.model, self._topology
+        model, topology = self.system.model, self.system.topology
         if not self.system.operator.form.weighted:
             return self._relations
         psi = torch.as_tensor(x, dtype=torch.float32).unflatten(-1, (topology.num_nodes, -1))
@@ -213,9 +208,9 @@ class FeatureDynamics:
     def _still(self) -> Float[Array, "nodes f"]:
         """The constants of each type of node."""
         _, _, C, _, _ = self._parts
-        inputs = np.zeros((self._topology.num_nodes, len(C)))
+        inputs = np.zeros((self.system.topology.num_nodes, len(C)))
         types = self.system.model.config.num_node_types
-        inputs[:, len(C) - types :] = np.eye(types)[self._topology.node_type.numpy()]
+        inputs[:, len(C) - types :] = np.eye(types)[self.system.topology.node_type.numpy()]
         found = self._pushed(inputs)
         if self.system.operator.constants is not None:
             found += self.system.operator.constants.double().numpy() @ self._parts[-1]

@@ -146,8 +146,7 @@ class MessageDynamics(StateDynamics):
     def _pushed(self, parts: Parts, many: Float[Array, "batch M n"]) -> Float[Array, "nodes batch M m"]:
         """What inputs and constants add to the targets of every step."""
         dtype, (nodes, m) = parts.keep.dtype, parts.still.shape
-        actions = np.zeros((*many.shape[:2], *self.controls.shape), dtype)
-        actions[..., self.controls] = many
+        actions = self._acting(many).transpose(1, 2, 0, 3)
         if self.exogenous is not None:
             known = np.broadcast_to(
                 self.exogenous[: many.shape[1]].numpy(), (*actions.shape[:-1], self.exogenous.shape[-1])

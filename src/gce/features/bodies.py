@@ -11,16 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from gce.features.base import Encode, Features, StateShape
+from gce.features.base import StateShape
 from gce.features.body_channels import BodyInputs, ImplicitLayer
-from gce.features.inputs import InputLayer
-from gce.features.message_passing import MessagePassingConfig
+from gce.features.message_passing import MessagePassing, MessagePassingConfig
 from gce.graphs.topology import Topology
 from gce.operators import Operator
 from gce.operators.regression import FieldRows, Prior
@@ -34,7 +33,7 @@ class BodiesConfig(MessagePassingConfig):
     drag: bool = False
 
 
-class Bodies(Features):
+class Bodies(MessagePassing):
     """Vector channels of stiffly coupled points, and learned features that explain what they leave."""
 
     name = "bodies"
@@ -44,22 +43,14 @@ class Bodies(Features):
     linear = False
     batched = False
     note = "Plans of this world rest on how its bodies are joined; the potential changes the weights that are drawn."
-    config: BodiesConfig
 
     def __init__(self, shape: StateShape, config: BodiesConfig) -> None:
         super().__init__(shape, config)
-        layer = shape.input_layer(BodyInputs)
-        self.encoder = config.encoder(shape, layer)
+        layer = cast(BodyInputs, self.inputs)
         self.channels = ImplicitLayer(layer, shape.num_node_types, shape.dt, config.drag)
-        self.prepared()
 
-    @property
-    def inputs(self) -> InputLayer:
-        return self.encoder.inputs
-
-    @property
-    def num_phi(self) -> int:
-        return self.config.num_features + self.config.num_linear
+    def input_layer(self) -> BodyInputs:
+        return self.shape.input_layer(BodyInputs)
 
     @property
     def regressed_state(self) -> list[int]:
@@ -69,9 +60,6 @@ class Bodies(Features):
     def num_effects(self) -> int:
         """Pushes along a node's pairs."""
         return len(self.inputs.pairs)
-
-    def on(self, topology: Topology) -> Encode:
-        return self.encoder.on(topology)
 
     def reach(self, topology: Topology) -> int:
         """All nodes: a push spreads over the whole body within a step."""

@@ -8,8 +8,6 @@ are needed. Features are psi = [x, phi(x)] (`gce.features`). A form's regressors
 What an operator predicts from them are the targets: increments of the free coordinates and the next phi. The other
 coordinates of the next state follow: positions whose velocities are their differences, the previous observation, the
 previous action. An operator C is fitted in closed form to the episodes of a system, all that a new system needs.
-
-The units that a model's tensors are in: learned from data, kept with the model.
 """
 
 from __future__ import annotations
@@ -244,9 +242,17 @@ class Model(Units):
         return [float(self.config.dt * std[velocity] / std[position]) for position, velocity in self.config.kinematics]
 
     def way_back(self, topology: Topology) -> WayBack:
-        """What the targets say of the next state."""
+        """What the targets say of the next state: increments of the free coordinates, or features to decode."""
         decode = self.features.decoder_on(topology)
-        return Motion(self, topology, *self.motion()) if decode is None else Decoding(self, topology, decode)
+        if decode is not None:
+            return lambda x, y, inputs: self.next_state(x, decode(y), inputs, topology)
+        keep, spread = self.motion()
+
+        def moved(x: Tensor, y: Tensor, inputs: Tensor) -> Tensor:
+            o = x[..., : len(keep)] @ keep + y[..., : len(spread)] @ spread
+            return self.next_state(x, o, inputs, topology)
+
+        return moved
 
     def motion(self) -> tuple[Float[Tensor, "d d"], Float[Tensor, "free d"]]:
         """(keep, spread): o' = keep' o + spread' increments of the free coordinates."""
@@ -336,39 +342,3 @@ def nodes_first(values: Float[Tensor, "*batch nodes d"]) -> Float[Tensor, "nodes
 
 WayBack = Callable[[Tensor, Tensor, Tensor], Tensor]
 """(state, targets, inputs), nodes first, to the next state."""
-
-
-@dataclass(frozen=True)
-class Motion:
-    """The next state from the increments of the free coordinates: o' = keep' o + spread' increments, ties merged."""
-
-    model: Model
-    topology: Topology
-    keep: Float[Tensor, "d d"]
-    spread: Float[Tensor, "free d"]
-
-    def __call__(
-        self,
-        x: Float[Tensor, "nodes rows c"],
-        y: Float[Tensor, "nodes rows m"],
-        inputs: Float[Tensor, "nodes rows a"],
-    ) -> Float[Tensor, "nodes rows c"]:
-        o = x[..., : self.keep.shape[0]] @ self.keep + y[..., : self.spread.shape[0]] @ self.spread
-        return self.model.next_state(x, o, inputs, self.topology)
-
-
-@dataclass(frozen=True)
-class Decoding:
-    """The next state from the next phi: the observation as the decoder finds it, ties merged, and the rest as known."""
-
-    model: Model
-    topology: Topology
-    decode: Callable[[Tensor], Tensor]
-
-    def __call__(
-        self,
-        x: Float[Tensor, "nodes rows c"],
-        y: Float[Tensor, "nodes rows m"],
-        inputs: Float[Tensor, "nodes rows a"],
-    ) -> Float[Tensor, "nodes rows c"]:
-        return self.model.next_state(x, self.decode(y), inputs, self.topology)

@@ -16,8 +16,6 @@ With regressors X [rows, D] and targets Y [rows, m],
 
 which minimises the mean of |y - C'x|^2 plus the ridge on C: added to the covariance operator, as in the paper. All that
 data contribute are the sums in `Moments`, which add up: adapting on episodes one by one equals adapting on all at once.
-
-Statistics that add up: sums over episodes, from which any episode can be taken out again.
 """
 
 from __future__ import annotations

@@ -3,9 +3,7 @@
 Weights along the plan: `along` recomputes features and Gibbs weights along the predicted path and solves again until
 the plan settles; `frozen` keeps everything as it is at the current state, which is the paper's reading and one solve.
 
-What controllers share: plans, and a problem in a planner's flat, normalised terms.
-
-The dynamics that suit an adapted system's model.
+What controllers share stands here too: the dynamics that suit a system, plans, a problem in flat, normalised terms.
 """
 
 from __future__ import annotations
@@ -225,9 +223,6 @@ def efforts(cost: Cost, problem: Problem, scale: Array) -> Float[Array, " n"]:
     return found.reshape(problem.low.shape)[problem.controls]
 
 
-Weights = Literal["along", "frozen"]
-
-
 @dataclass(frozen=True, eq=False)
 class Controller:
     """Plans for one system and problem.
@@ -239,7 +234,7 @@ class Controller:
 
     system: System
     problem: Problem
-    weights: Weights = "along"
+    weights: Literal["along", "frozen"] = "along"
     iterations: int = 120
     tolerance: float = 1e-4
     patience: int = 4

@@ -18,8 +18,7 @@ from jaxtyping import Float
 from gce.envs import GraphEnv, PowerGrid, Protocol, world_named
 from gce.envs.base import Policy
 from gce.metrics import control_error, nrmse
-from gce.planning.closed_loop import Run, control, figures, problem_for
-from gce.planning.oracles import LinearOracle, linear_oracle
+from gce.planning.closed_loop import LinearOracle, Run, control, figures, linear_oracle, problem_for
 from gce.reproduce import paper
 from gce.reproduce.experiment import Cell, Context, Experiment, Preset
 from gce.reproduce.methods import Method, Subject

@@ -225,15 +225,10 @@ def normalised(model: Model, observations: Float[np.ndarray, "*batch d"]) -> Flo
     return (observations.astype(np.float64) - units.observation_mean) / units.observation_std
 
 
-def opening_state(model: Model, first: Float[np.ndarray, "nodes d"], starts: Starts) -> Float[Tensor, "nodes c"]:
-    """The state that an episode opens with, its first observation read together with the starts seen."""
-    return opening_states(model, [first], [starts])[0]
-
-
 def opening_states(
     model: Model, firsts: Sequence[Float[np.ndarray, "nodes d"]], starts: Sequence[Starts]
 ) -> Float[Tensor, "episodes nodes c"]:
-    """The same for several episodes of systems of one size."""
+    """The states that episodes of systems of one size open with, first observations read with the starts seen."""
     observations = np.stack(firsts)
     if model.config.rest_start:
         observations[..., [v for _, v in model.config.kinematics]] = 0

@@ -1,7 +1,4 @@
-"""A model adapted to one system: predictions, intervals, linearisation, and updates as recordings come in.
-
-How well a model predicts an episode of a system it adapts to: the reported figures.
-"""
+"""A model adapted to one system: predictions, intervals, linearisation, and updates as recordings come in."""
 
 from __future__ import annotations
 
@@ -30,7 +27,7 @@ from gce.system.evidence import (
     normalised,
     opening_mask,
     opening_paths,
-    opening_state,
+    opening_states,
     see,
     total,
 )
@@ -206,7 +203,7 @@ class System:
             )
         start = normalised(model, observation)
         if opening:
-            return opening_state(model, start, self.evidence.starts)
+            return opening_states(model, [start], [self.evidence.starts])[0]
 
         now = model.tensor(start)
         nothing = now.new_zeros(0, len(start), model.config.num_actions)

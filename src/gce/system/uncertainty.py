@@ -179,10 +179,6 @@ class Certificate:
     def bounded(self) -> bool:
         return self.radius <= 1 + 1e-6
 
-    @property
-    def contracting(self) -> bool:
-        return self.norm < 1
-
 
 def blocks(model: Model, operator: Operator) -> tuple[Float[Tensor, "f f"], Float[Tensor, "f f"]]:
     """(S, M) of psi_i' = S psi_i + M sum_j alpha_ij psi_j + ..., known coordinates included, ties left out."""
