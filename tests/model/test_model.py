@@ -29,7 +29,7 @@ def fit_and_roll(model, states, inputs, fresh, topology, steps: int = 3) -> torc
     with torch.no_grad():
         psi = model.features(states, topology)
         X = model.regressors(psi[:, :-1], inputs, topology, fresh)
-        Y = model.targets(states[:, :-1], states[:, 1:], psi[:, 1:])
+        Y = model.targets(states[:, :-1], states[:, 1:], psi[:, 1:], topology)
         operators = [model.fit(sums, topology) for sums in model.sums(X, Y, states[:, :-1], topology)]
         step = Stepper(model, operators, topology)
         return rollout(step, psi[:, 0], inputs[:, :steps], fresh[:, :steps])
@@ -102,7 +102,9 @@ def test_linear_rollouts_keep_the_predicted_features():
     states, topology = system.states, system.topology
     psi = model.features(states, topology)
     X = model.regressors(psi[:, :-1], system.inputs, topology)
-    (sums,) = model.sums(X, model.targets(states[:, :-1], states[:, 1:], psi[:, 1:]), states[:, :-1], topology)
+    (sums,) = model.sums(
+        X, model.targets(states[:, :-1], states[:, 1:], psi[:, 1:], topology), states[:, :-1], topology
+    )
     operator = model.fit(sums, topology)
     state, following = Stepper(model, [operator], topology, reproject=False)(psi[:, 0], system.inputs[:, 0], None)
     expected = operator.apply(nodes_first(X[:, 0])).transpose(0, 1)[..., len(model.free) :]
@@ -127,7 +129,7 @@ def test_held_targets_have_the_fit_of_the_nodes_that_move():
     topology, states = system.topology, system.states
     psi = model.features(states, topology)
     X = model.regressors(psi[:, :-1], system.inputs, topology, fresh_of(system, system.steps))
-    Y = model.targets(states[:, :-1], states[:, 1:], psi[:, 1:])
+    Y = model.targets(states[:, :-1], states[:, 1:], psi[:, 1:], topology)
     target = model.held[0].nonzero().item()
     (sums,) = model.sums(X, Y, states[:, :-1], topology)
     found = model.fit(sums, topology, ridge=0.0).coefficients[:, target]
@@ -144,7 +146,7 @@ def test_the_residual_of_a_target_is_that_of_the_nodes_where_it_moves(form):
     with torch.no_grad():
         psi = model.features(states, topology)
         X = model.regressors(psi[:, :-1], system.inputs, topology, fresh_of(system, system.steps))
-        Y = model.targets(states[:, :-1], states[:, 1:], psi[:, 1:])
+        Y = model.targets(states[:, :-1], states[:, 1:], psi[:, 1:], topology)
         (sums,) = model.sums(X, Y, states[:, :-1], topology)
         operator = model.fit(sums, topology)
         left = (nodes_first(Y) - operator.apply(nodes_first(X).double())).square().mean(1)
@@ -194,7 +196,7 @@ def test_systems_fitted_at_once_are_as_alone(world, form, constants):
     with torch.no_grad():
         psi = model.features(system.states, topology)
         X = model.regressors(psi[:, :-1], system.inputs, topology, fresh_of(system, system.steps))
-        Y = model.targets(system.states[:, :-1], system.states[:, 1:], psi[:, 1:])
+        Y = model.targets(system.states[:, :-1], system.states[:, 1:], psi[:, 1:], topology)
         rows = (X, Y, system.states[:, :-1])
         parts = [[row[:half] for row in rows], [row[half : 2 * half] for row in rows]]
         together = model.fit_all(*(torch.stack(part) for part in zip(*parts, strict=True)), topology)

@@ -224,6 +224,8 @@ class Control:
         options = {"parameters": parameters, "observation_noise": self.noise, "process_noise": self.process_noise}
         env.reset(seed=seed, options={**options, "goal": goal})
         problem = problem_for(env, goal, protocol)
+        if system.model.features.planned_in_features:  # the paper's cost, in features
+            problem = dataclasses.replace(problem, on="features")
         observer = None
         if self.noise and protocol.feedback < M:
             noise = self.noise * env.observation_std

@@ -17,6 +17,8 @@ from gce.progress import progress
 
 Form = Literal["hom_mean", "hom", "dense", "tensor"]
 Potential = Literal["gaussian", "laplace", "vmf", "mlp", "constant"]
+POTENTIAL_VALUE = 2.0
+"""The paper's bandwidth."""
 
 
 @dataclass
@@ -31,11 +33,15 @@ class Train:
     """A data set file."""
     out: Path
     """The folder for the model, its log and its checkpoint."""
+    method: Literal["published", "structured"] = "structured"
+    """The paper's method, as its text has it, or ours."""
+    preset: Literal["literal", "tuned"] = "tuned"
+    """Of the published method: all as the paper has it, or with what docs/published.md lists as changed."""
     form: Form = "hom_mean"
     """Form of the operator."""
     potential: Potential = "gaussian"
     """Potential of the Gibbs weights."""
-    bandwidth: float = 2.0
+    bandwidth: float = POTENTIAL_VALUE
     """Hyper-parameter of the potential, where it has one."""
     decoder: Literal["selection", "message_passing"] = "selection"
     """How observations come back from features: they are among them, or a decoder finds them, as in the paper."""
@@ -80,7 +86,7 @@ class Train:
         from gce import __version__
         from gce.model.files import save_model
         from gce.training.learning import train
-        from gce.training.preparation import training_for
+        from gce.training.preparation import settings_of
         from gce.trajectory import Dataset
 
         if self.device != "cpu" and not torch.cuda.is_available():
@@ -97,7 +103,10 @@ class Train:
             "features": self.features,
         }
         model = {"decoder": self.decoder, "memory": self.memory, **({"network": True} if self.network else learned)}
-        iterations = self.iterations or training_for(self.world, model)["iterations"]
+        if self.method == "published":
+            model = self._published()
+            given.pop("schedule")
+        iterations = self.iterations or settings_of(self.method, self.preset, self.world, model)[1]["iterations"]
         torch.set_num_threads(self.threads)
         with Dataset.open(self.data) as data, progress(f"training {self.world}", iterations, "iterations") as done:
             if (data.world or "own") != self.world:
@@ -123,12 +132,15 @@ class Train:
                 device=self.device,
                 tell=tell,
                 start=done,
+                method=self.method,
+                preset=self.preset,
                 model=model,
                 training={name: value for name, value in given.items() if value is not None},
             )
         about = {
             "command": "gce " + " ".join(sys.argv[1:]),
             "data": data.metadata.get("recording", {"file": self.data.name}),
+            "method": self.method,
             "seed": self.seed,
             "version": __version__,
             "seconds": round(trained.seconds, 1),
@@ -140,6 +152,24 @@ class Train:
             f"give it to the other commands with --model {self.out}",
             file=sys.stderr,
         )
+
+    def _published(self) -> dict[str, Any]:
+        """Settings of a model of the paper's; what leaves its text is refused."""
+        for name, off, left in (
+            ("network", False, "features come from message passing ('Mapping to RKHSs')"),
+            ("memory", 0.0, "operators are fitted to the system's own samples (appendix, 'Empirical estimation')"),
+            ("decoder", "selection", "the decoder is always message passing ('Loss functions'); leave it out"),
+        ):
+            if getattr(self, name) != off:
+                raise InputError(f"--{name} leaves the paper's text: {left}. Other features are --method structured")
+        if self.potential in ("mlp", "constant") and self.bandwidth != POTENTIAL_VALUE:
+            raise InputError(f"--bandwidth is {self.bandwidth}, but the potential {self.potential!r} has none")
+        return {
+            "form": "hom_mean_pairs" if self.form == "hom_mean" else self.form,
+            "potential": self.potential,
+            "potential_value": self.bandwidth,
+            "features": self.features,
+        }
 
     @cached_property
     def _board(self) -> Callable[[str, float, int], object]:

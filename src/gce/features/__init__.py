@@ -5,8 +5,9 @@ from gce.features.base import KINDS, Features, FeaturesConfig, StateShape, kind_
 from gce.features.bodies import Bodies
 from gce.features.message_passing import MessagePassing
 from gce.features.network import Network
+from gce.features.published import Published
 
 __all__ = ["KINDS", "Features", "FeaturesConfig", "StateShape", "kind_named", "register_features"]
 
-for _kind in (MessagePassing, Autoencoder, Bodies, Network):
+for _kind in (MessagePassing, Autoencoder, Bodies, Network, Published):
     register_features(_kind)

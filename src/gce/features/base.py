@@ -121,6 +121,8 @@ class Features(nn.Module, ABC):
     """The dynamics that planners use, as "module:class"; imported when a plan is made."""
     selects: ClassVar[bool] = True
     """Whether the observation is among the features; otherwise `decoder` finds it."""
+    planned_in_features: ClassVar[bool] = False
+    """Whether plans are made in feature space, with the goal encoded, as in the paper."""
     linear: ClassVar[bool] = True
     """Whether a step in feature space is the operator alone: then it has a spectrum, and plans may stay there."""
     batched: ClassVar[bool] = True
@@ -221,6 +223,12 @@ class Features(nn.Module, ABC):
     def constants(self, values: Tensor) -> Tensor:
         """The regressors of constants."""
         return values
+
+    def future_phi(
+        self, x: Float[Tensor, "*batch nodes state"], phi: Float[Tensor, "*batch nodes phi"], topology: Topology
+    ) -> Float[Tensor, "*batch nodes phi"]:
+        """The features that the operator predicts of states x; phi: those it acts on. One and the same by default."""
+        return phi
 
     def decoder_on(self, topology: Topology) -> Callable[[Tensor], Tensor] | None:
         """What finds normalised observations from phi [nodes, batch, phi], where features do not hold them."""

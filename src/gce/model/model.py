@@ -212,9 +212,11 @@ class Model(Units):
         x: Float[Tensor, "*batch nodes c"],
         next_x: Float[Tensor, "*batch nodes c"],
         next_psi: Float[Tensor, "*batch nodes f"],
+        topology: Topology,
     ) -> Float[Tensor, "*batch nodes m"]:
-        """Increments of the free coordinates, then the next phi."""
-        return torch.cat([(next_x - x)[..., self.free], next_psi[..., self.config.num_state :]], dim=-1)
+        """Increments of the free coordinates, then the next phi as the operator predicts it."""
+        phi = self.features.future_phi(next_x, next_psi[..., self.config.num_state :], topology)
+        return torch.cat([(next_x - x)[..., self.free], phi], dim=-1)
 
     def num_needed(self, reproject: bool) -> int:
         """How many of the first targets a rollout needs: those that move the state, if features are taken anew."""

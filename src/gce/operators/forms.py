@@ -242,6 +242,24 @@ class HomMeanForm(Form):
 
 
 @register_form
+class HomMeanPairsForm(HomMeanForm):
+    """C_mean (sum over j in E(i) of alpha_ij psi_j) + sum over all nodes j of B_ij a_j.
+
+    The paper keeps an operator for each pair (i, j) of a node and an action (its forward loss and pseudo code); so many
+    columns are for systems of some ten nodes.
+    """
+
+    name, of_paper = "hom_mean_pairs", False
+
+    def num_regressors(self, topology: Topology) -> int:
+        pairs = max(topology.splits) ** 2 * self.shape.num_actions
+        return self.num_state_regressors(topology) + pairs + self.shape.num_node_types
+
+    def action_regressors(self, actions: Tensor, topology: Topology) -> Tensor:
+        return pair_table(actions, topology)
+
+
+@register_form
 class LocalForm(Form):
     """C psi_i + B a_i, each node alone and shared by all: for features and actions that hold what others do."""
 
@@ -338,6 +356,19 @@ def relation_sums(
 def slot_table(values: Float[Tensor, "edges *batch d"], topology: Topology) -> Float[Tensor, "nodes *batch columns"]:
     """Columns k*d to (k+1)*d: what the k-th edge into each node brings, 0 where there are fewer edges."""
     return _columns(topology.by_slot.sum(values), topology.max_degree)
+
+
+def pair_table(values: Float[Tensor, "nodes *batch d"], topology: Topology) -> Float[Tensor, "nodes *batch columns"]:
+    """Columns (i, j, d): the values of node j of a graph at its node i, 0 at others; as many as the largest needs."""
+    most, d = max(topology.splits), values.shape[-1]
+    tables = []
+    for part in values.split(topology.splits):
+        n = len(part)
+        everyone = torch.nn.functional.pad(part.movedim(0, -2).flatten(-2), (0, (most - n) * d))
+        at = torch.eye(most, dtype=values.dtype, device=values.device)[:n]
+        at = at.reshape(n, *[1] * (everyone.ndim - 1), most, 1)
+        tables.append((at * everyone.unsqueeze(-2)).flatten(-2))
+    return torch.cat(tables)
 
 
 def _columns(table: Float[Tensor, "places *batch d"], width: int) -> Float[Tensor, "nodes *batch columns"]:

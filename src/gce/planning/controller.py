@@ -23,6 +23,7 @@ from gce.control.settle import Dynamics, Settled, Task, Tell, settle
 from gce.control.solver import Solver, Suitable, chosen_solver
 from gce.control.tracking import Limits, Status
 from gce.dynamics.anchored import AnchoredDynamics
+from gce.dynamics.embedded import EmbeddedDynamics
 from gce.dynamics.features import FeatureDynamics
 from gce.dynamics.state import StateDynamics, state_dynamics
 from gce.errors import InputError
@@ -32,7 +33,7 @@ from gce.trajectory import Sizes
 
 Array = np.ndarray
 
-SystemDynamics = StateDynamics | FeatureDynamics | AnchoredDynamics
+SystemDynamics = StateDynamics | FeatureDynamics | EmbeddedDynamics | AnchoredDynamics
 
 
 def dynamics_of(
@@ -49,6 +50,8 @@ def dynamics_of(
     known inputs, normalised. on: whether outputs are observations or features. frozen: Gibbs weights as at the start.
     """
     model = system.model
+    if model.features.planned_in_features:
+        return EmbeddedDynamics(system, controls, exogenous, frozen)
     if not model.features.selects:
         raise InputError("plans need a model whose features hold the observation; train one with --decoder selection")
     if not model.config.reproject and model.form.shared and model.features.linear:
@@ -252,6 +255,8 @@ class Controller:
         if self.weights not in ("along", "frozen"):
             raise InputError(f"weights are kept 'along' the plan or 'frozen', not {self.weights!r}")
         chosen_solver(self.solver)
+        if self.system.model.features.planned_in_features and p.on != "features":
+            raise InputError("this model plans in feature space, as the paper does; state the problem on='features'")
 
     def plan(
         self,

@@ -217,7 +217,7 @@ def _rows(
     x = model.states(model.merge(observations, topology), inputs[..., : model.config.num_actions])
     psi = model.features(x, topology)
     X = model.regressors(psi[:-1], inputs, topology, opening_mask(model, len(inputs), 1))
-    return x, X, model.targets(x[:-1], x[1:], psi[1:])
+    return x, X, model.targets(x[:-1], x[1:], psi[1:], topology)
 
 
 def normalised(model: Model, observations: Float[np.ndarray, "*batch d"]) -> Float[np.ndarray, "*batch d"]:

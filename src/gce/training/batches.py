@@ -19,7 +19,7 @@ from torch import Tensor
 from gce.graphs.graph import Graph
 from gce.graphs.topology import Topology
 from gce.model.model import Model, nodes_first
-from gce.model.step import Stepper, rollout
+from gce.model.step import Stepper, path_of, rollout
 from gce.operators import Operator
 from gce.system.evidence import model_inputs
 from gce.training.loop import LoopConfig
@@ -34,6 +34,8 @@ class TrainingConfig(LoopConfig):
     free_running: whether windows are rolled out from their first state; otherwise every step is predicted from the true
         state before it, and judged by the effects that its operator should have had. Where what is left to learn is
         small beside noise that grows with time, single steps teach more.
+    forward, relative: the weight of the forward loss in features, for models that roll out there, and whether it is
+        in units of the features' spread; without it, features that shrink would lower it (paper, 'Loss functions').
     fresh_share: of chunks and windows that open an episode. noise: largest observation noise added to some batches.
     """
 
@@ -44,6 +46,8 @@ class TrainingConfig(LoopConfig):
     rollouts: int = 4
     horizons: tuple[int, ...] = (4, 16, 16, 16, 32, 32, 32, 48)
     free_running: bool = True
+    forward: float = 0.0
+    relative: bool = True
     fresh_share: float = 0.2
     noise: float = 0.1
     noise_share: float = 0.3
@@ -175,17 +179,34 @@ def loss_of(model: Model, batch: Batch, config: TrainingConfig, generator: torch
     else:
         along = model.features(fit_states, topology)
         psi = along[:, :, :-1]
-        Y = model.targets(here, there, along[:, :, 1:])
+        Y = model.targets(here, there, along[:, :, 1:], topology)
     X = model.regressors(psi, batch.fit_inputs, topology, batch.fit_fresh)
     operators = model.fit_all(X, Y, here, topology)
     if not config.free_running:
         return _unexplained(model, operators, batch)
-    predicted = rollout(Stepper(model, operators, topology), model.features(start, topology), batch.inputs, batch.fresh)
+    step, first = Stepper(model, operators, topology), model.features(start, topology)
+    if config.forward:
+        return _in_features(model, step, first, batch, config)
+    predicted = rollout(step, first, batch.inputs, batch.fresh)
     forward = miss(predicted[..., :d], batch.states[:, :, 1:, :, :d], topology)
-    if model.features.selects:
+    if model.features.selects or model.features.planned_in_features:
         return forward
     lost = (model.decoded(psi, topology) - batch.fit_states[:, :, :-1, :, :d]).square()
     return forward + _root_mean_square(lost, topology)
+
+
+def _in_features(model: Model, step: Stepper, first: Tensor, batch: Batch, config: TrainingConfig) -> Tensor:
+    """The paper's losses: of predicted features, and of observations decoded from predicted features."""
+    topology, c, d = batch.topology, model.config.num_state, model.config.num_observations
+    predicted, psi = path_of(step, first, batch.inputs, batch.fresh)
+    later = batch.states[:, :, 1:]
+    phi = model.features.phi(later, topology)
+    phi = model.features.future_phi(later, phi, topology)
+    gap = psi[..., c:] - phi
+    if config.relative:
+        gap = gap / phi.detach().flatten(0, -2).std(0).clamp_min(1e-3)
+    forward = _root_mean_square(gap.square().clamp(max=1e4), topology)
+    return miss(predicted[..., :d], later[..., :d], topology) + config.forward * forward
 
 
 def _unexplained(model: Model, operators: Sequence[Operator], batch: Batch) -> Tensor:

@@ -29,7 +29,7 @@ from gce.system.evidence import colour_of, see, total
 from gce.system.system import adapt
 from gce.training.batches import Recorded, SystemData, TrainingConfig, digest, draw_batch, loss_of
 from gce.training.loop import Progress, Training, place_for
-from gce.training.preparation import config_for, prepare, training_for
+from gce.training.preparation import config_for, prepare, settings_of
 from gce.trajectory import Dataset, Episode
 
 Systems = Sequence[Sequence[Episode]]
@@ -59,6 +59,8 @@ def train(
     validation: float = 0.05,
     folder: Path | str | None = None,
     device: str = "cpu",
+    method: str = "structured",
+    preset: str = "tuned",
     tell: Callable[[Progress], None] | None = None,
     start: Callable[[int], None] = lambda iteration: None,
     model: dict[str, Any] | None = None,
@@ -70,13 +72,14 @@ def train(
         `training`, are by default as the model that comes with the package for the data's world was trained.
     validation: share of the systems kept to choose the best model by or, of one or two systems, of their episodes.
     folder: keeps the log and a checkpoint, from which the same call goes on; by default nothing is kept.
+    method: `published` for the paper's, which `preset` makes `literal` or `tuned`; `structured` for ours.
     tell: hears of every iteration, by default a progress bar; start: of the one it begins with.
     model, training: settings of the model (`gce.model.config`) and fields of `TrainingConfig` to change.
     """
     if not 0 < validation < 1:
         raise InputError(f"validation is {validation}, expected a share between 0 and 1 such as 0.05")
-    preset = training_for(data.world, model or {})
-    usual_iterations, usual_horizon = preset.pop("iterations"), preset.pop("horizon")
+    model, usual = settings_of(method, preset, data.world, model or {})
+    usual_iterations, usual_horizon = usual.pop("iterations"), usual.pop("horizon")
     iterations = usual_iterations if iterations is None else iterations
     horizon = usual_horizon if horizon is None else horizon
     if iterations < 1 or horizon < 1:
@@ -87,12 +90,12 @@ def train(
             "seed": seed,
             "horizons": tuple(min(h, horizon) for h in (*GROWTH, horizon)),
             "validate_every": max(1, min(250, iterations // 4)),
-            **preset,
+            **usual,
             **(training or {}),
         }
     )
     kept, rest = split_for_training(data, validation, seed)
-    config = config_for(data, **(model or {}))
+    config = config_for(data, **model)
     prepared = prepare(config, rest, seed).to(device)
     # A stretch from the middle of an episode must mean the same as one from its start.
     cut = not (config.fresh_start or config.previous_action or config.history > 1)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from gce.errors import InputError
 from gce.features import KINDS
+from gce.features.published import PRESETS
 from gce.model.config import FLAT, SHARED, ModelConfig, configured, kind_asked_for
 from gce.model.model import Model, Units
 from gce.training.batches import SystemData
@@ -32,6 +33,20 @@ def training_for(world: str | None, model: Mapping[str, Any] | None = None) -> d
     """
     kind = kind_asked_for(model or {})
     return {"iterations": 4000, "horizon": 48, **(kind.training_settings or _preset(world, "training"))}
+
+
+def settings_of(
+    method: str, preset: str, world: str | None, model: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(settings of a model, how to train it) of a method; model: what is asked for beside it."""
+    if method == "structured":
+        return dict(model), training_for(world, model)
+    if method != "published":
+        raise InputError(f"there is no method {method!r}; the methods are published, structured")
+    if preset not in PRESETS:
+        raise InputError(f"there is no preset {preset!r} of the published method; there are {', '.join(PRESETS)}")
+    of_model, of_training = PRESETS[preset]
+    return {**of_model, **model, "kind": "published"}, dict(of_training)
 
 
 def _preset(world: str | None, part: str) -> dict[str, Any]:

@@ -1,0 +1,177 @@
+"""The features of the paper, by its text ('Mapping to RKHSs', 'Loss functions'); the method `published`.
+
+    psi^h_i = phi_H(o)_i,   psi^o_i = phi_O(o)_i       message passing, bounded by +-bound
+    psi^a_i = a_i / std                                a fixed linear map of the action
+    E[psi^o_t] = C (sum over j in E(i) of alpha_ij psi^h_j) + sum over j of B_ij psi^a_j
+    o_t = decoder(psi^o_t)                             message passing as well
+
+The observation is not among the features. A rollout stays in feature space: a predicted psi^o stands where psi^h
+stands in the next step. docs/published.md has each element beside the paper's words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from gce.errors import InputError
+from gce.features.autoencoder import Decoder
+from gce.features.base import Encode, Features, FeaturesConfig, StateShape
+from gce.features.inputs import InputLayer
+from gce.features.message_passing import Encoder, EncoderShape
+from gce.graphs.topology import Topology
+
+
+@dataclass(frozen=True)
+class PublishedConfig(FeaturesConfig):
+    """num_features within +-bound; widths of hidden layers; rounds of messages.
+
+    shared_map: one map for phi_H and phi_O. constant: whether a constant stands among the regressors.
+    """
+
+    kind: ClassVar[str] = "published"
+    num_features: int = 32
+    node_width: int = 64
+    edge_width: int = 32
+    rounds: int = 2
+    bound: float = 1.0
+    shared_map: bool = False
+    constant: bool = True
+
+    def encoder(self, shape: StateShape) -> Encoder:
+        inputs = replace(shape, points=()).input_layer(InputLayer)  # no geometry
+        sizes = EncoderShape(
+            num_relations=shape.num_relations,
+            num_node_types=shape.num_node_types,
+            num_features=self.num_features,
+            num_linear=0,
+            node_width=self.node_width,
+            edge_width=self.edge_width,
+            rounds=self.rounds,
+        )
+        return Encoder(inputs, sizes, self.bound)
+
+
+TUNED = {"bound": 3.0, "rounds": 4, "ridge": 1e-3}
+"""What the tuned preset changes in the model; the literal one takes the defaults of `PublishedConfig`."""
+PRESETS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "literal": (
+        {},
+        {
+            "iterations": 400_000,
+            "horizon": 16,
+            "horizons": (16,),
+            "learning_rate": 1e-4,
+            "schedule": "paper",
+            "systems": 8,
+            "forward": 1.0,
+            "relative": False,
+            "noise_share": 0.0,
+            "fresh_share": 0.0,
+        },
+    ),
+    "tuned": (
+        TUNED,
+        {
+            "iterations": 6000,
+            "horizon": 40,
+            "horizons": (2, 4, 8, 16, 16, 16, 16, 16, 16, 40, 40),
+            "learning_rate": 1e-3,
+            "forward": 0.3,
+            "noise_share": 0.0,
+        },
+    ),
+}
+"""Settings of the model and of its training: by the paper's text, and with what the notes say changed."""
+
+
+class Published(Features):
+    """phi_H, phi_O and the decoder of the paper."""
+
+    name = "published"
+    Config = PublishedConfig
+    config: PublishedConfig
+    dynamics = "gce.dynamics.embedded:EmbeddedDynamics"
+    selects = False
+    planned_in_features = True
+    settings = {
+        "form": "hom_mean_pairs",
+        "own_block": False,
+        "potential": "gaussian",
+        "potential_value": 2.0,
+        "potential_learned": False,
+        "reproject": False,
+        "node_constants": 0.0,
+        # The history is the observation before: no difference between coordinates, no earlier action.
+        "kinematics": (),
+        "points": (),
+        "rest_start": False,
+        "fresh_start": False,
+        "late_action": False,
+        "previous_action": False,
+    }
+
+    def __init__(self, shape: StateShape, config: PublishedConfig) -> None:
+        super().__init__(shape, config)
+        self.history = config.encoder(shape)
+        self.future = self.history if config.shared_map else config.encoder(shape)
+        self.decoder = Decoder(
+            config.num_features,
+            shape.num_observations,
+            shape.num_relations,
+            shape.num_node_types,
+            config.node_width,
+            config.edge_width,
+        )
+        self.prepared()
+
+    @classmethod
+    def check(cls, config: Any) -> None:
+        super().check(config)
+        for name, left in (
+            ("own_block", "a shared operator acts on the mean field alone (equation 'Meta-representation')"),
+            ("reproject", "sequences are generated in the feature space ('Loss functions')"),
+            ("previous_action", "the history is the observation before ('Notation and setup')"),
+            ("fresh_start", "one operator serves all steps"),
+        ):
+            if getattr(config, name):
+                raise InputError(
+                    f"{name}={getattr(config, name)} leaves the paper's text: {left}; leave it out, or train by "
+                    "another method"
+                )
+
+    @property
+    def inputs(self) -> InputLayer:
+        return self.history.inputs
+
+    @property
+    def num_phi(self) -> int:
+        return self.config.num_features
+
+    @property
+    def regressed_state(self) -> list[int]:
+        return []
+
+    def on(self, topology: Topology) -> Encode:
+        return self.history.on(topology)
+
+    def future_phi(self, x: Tensor, phi: Tensor, topology: Topology) -> Tensor:
+        return phi if self.config.shared_map else self.future(x, topology)
+
+    def reach(self, topology: Topology) -> int:
+        return self.config.rounds + 1
+
+    def decoder_on(self, topology: Topology) -> Callable[[Tensor], Tensor]:
+        return self.decoder.on(topology)
+
+    def constants(self, values: Tensor) -> Tensor:
+        return values if self.config.constant else torch.zeros_like(values)
+
+    def prepare(self, samples: Any) -> None:
+        """Both maps see inputs in the same units."""
+        super().prepare(samples)
+        self.future.inputs.load_state_dict(self.history.inputs.state_dict())
