@@ -41,7 +41,7 @@ class Control:
     """
 
     what: tyro.conf.Positional[str]
-    """rope, soft, swim or grid; a data set file; or the folder of an adapted system."""
+    """rope, soft, swim, grid or flock; a data set file; or the folder of an adapted system."""
     objects: int | None = None
     """A world: how many objects the system has; by default a number it was not trained on."""
     case: str | None = None
