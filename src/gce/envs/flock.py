@@ -80,16 +80,16 @@ class FlockParameters:
                 f"flock: start has {len(self.start)} positions for {self.num_agents} agents; give one each"
             )
         if not np.isfinite(self.start).all():
-            raise InputError("flock: a position of start is not a finite number")
+            raise InputError("flock: a position of start is not a finite number; give x and y of each agent")
         pairs = np.array(self.links, np.int64).reshape(-1, 2)
-        if pairs.size and (pairs.min() < 0 or pairs.max() >= self.num_agents):
+        for i, j in pairs[((pairs < 0) | (pairs >= self.num_agents)).any(axis=1)]:
             raise InputError(
-                f"flock: links name agents {pairs.min()} to {pairs.max()}, expected 0 to {self.num_agents - 1}"
+                f"flock: a link joins agents {i} and {j} but there are {self.num_agents} agents, numbered from 0"
             )
-        if len({frozenset(pair) for pair in self.links}) < len(pairs) or (pairs[:, 0] == pairs[:, 1]).any():
-            raise InputError("flock: a link is given twice, or joins an agent to itself; give each pair once")
+        if len(np.unique(np.sort(pairs, axis=1), axis=0)) != len(pairs) or (pairs[:, 0] == pairs[:, 1]).any():
+            raise InputError("flock: a link joins an agent to itself or comes twice; give each pair of agents one link")
         if not is_connected(self.num_agents, pairs):
-            raise InputError("flock: the links leave some agents apart; join all agents")
+            raise InputError("flock: the links do not join all agents; simulate each part as a flock of its own")
 
 
 class Flock(GraphEnv):
