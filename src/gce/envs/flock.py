@@ -38,7 +38,8 @@ RADIUS = 2.0
 SPREAD = 0.3
 """Std of a coordinate of an agent around its group at the start: within the bandwidth, so that groups contract."""
 REACH = 0.3
-"""b: how far an action of 1 moves an agent; below the bandwidth, so that a leader drags its group and seldom loses it.
+"""b: how far an action of 1 moves an agent; below the bandwidth, so that a leader drags its group and seldom loses it
+(`docs/notes/flock.md`).
 """
 PULL = 0.3
 """Of recorded actions, towards where an agent started: groups neither drift off nor all meet at one point."""
