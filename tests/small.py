@@ -11,7 +11,7 @@ from gce.training.preparation import config_for, prepare
 from gce.trajectory import Dataset
 
 TINY = {"features": 4, "linear_features": 2, "node_width": 8, "edge_width": 8, "rounds": 2}
-OBJECTS = {"rope": (4, 5), "soft": (4, 4), "swim": (4, 4), "grid": (4, 5)}
+OBJECTS = {"rope": (4, 5), "soft": (4, 4), "swim": (4, 4), "grid": (4, 5), "flock": (4, 5)}
 
 
 @cache

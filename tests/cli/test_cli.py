@@ -32,7 +32,7 @@ def test_help_explains_itself():
     assert printed.returncode == 0
     assert "data" in printed.stdout
     assert "recordings" in printed.stdout
-    for command in ("rope", "soft", "swim", "grid", "merge", "import", "replay", "check", "show"):
+    for command in ("rope", "soft", "swim", "grid", "flock", "merge", "import", "replay", "check", "show"):
         assert command in run("data", "--help").stdout
 
 

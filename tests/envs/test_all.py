@@ -12,7 +12,13 @@ from gymnasium.utils.env_checker import check_env
 from gce.envs import WORLDS, PaddedEnv
 from gce.errors import InputError
 
-NAMES = {"rope": "gce/Rope-v0", "soft": "gce/Soft-v0", "swim": "gce/Swim-v0", "grid": "gce/PowerGrid-v0"}
+NAMES = {
+    "rope": "gce/Rope-v0",
+    "soft": "gce/Soft-v0",
+    "swim": "gce/Swim-v0",
+    "grid": "gce/PowerGrid-v0",
+    "flock": "gce/Flock-v0",
+}
 
 pytestmark = pytest.mark.parametrize("world", WORLDS)
 
@@ -106,7 +112,7 @@ def test_actions_of_unactuated_nodes_are_ignored(world):
     env = make(world)
     if env.actuated.all():
         pytest.skip("all nodes of this system are actuated")
-    noise = np.where(env.actuated[:, None], 0.0, 0.5)
+    noise = np.where(env.actuated[:, None], 0.0, np.full(env.action_space.shape, 0.5))
     quiet = env.step(np.zeros_like(noise))[0].nodes
     env.reset(seed=1)
     assert np.array_equal(env.step(noise)[0].nodes, quiet)
@@ -127,7 +133,7 @@ def test_noise_has_the_size_asked_for(world):
 def test_process_noise_moves_the_state_and_not_only_the_view(world):
     env = make(world)
     parameters = env.parameters
-    still = np.zeros((env.graph.num_nodes, 1))
+    still = np.zeros(env.action_space.shape)
 
     def end(noise):
         env.reset(seed=2, options={"parameters": parameters, "process_noise": noise})
@@ -141,7 +147,7 @@ def test_reward_is_minus_the_stage_cost_to_the_goal(world):
     parameters, start = env.parameters, env.observe()
     goal = start + 0.5 * env.observation_std
     env.reset(seed=1, options={"parameters": parameters, "goal": goal})
-    action = np.where(env.actuated[:, None], 0.3 * env.action_limit, 0.0)
+    action = 0.3 * env.action_bounds[1]
     _, reward, terminated, truncated, _ = env.step(action)
     assert reward == -env.stage_cost(env.observe(), goal, action) < 0
     assert not terminated
@@ -166,7 +172,7 @@ def test_the_picture_shows_goal_and_action(world):
     assert plain.shape[0] % 2 == plain.shape[1] % 2 == 0
     env.reset(seed=1, options={"parameters": parameters, "goal": start + 0.4 * env.positions})
     assert (env.render() != plain).any()
-    action = np.where(env.actuated[:, None], env.action_limit, 0.0)
+    action = env.action_bounds[1]
     assert (env.draw(start, action, env.goal) != env.draw(start, -action, env.goal)).any()
 
 
@@ -190,7 +196,7 @@ def test_bad_actions_are_told(world):
     with pytest.raises(InputError, match="the action has shape"):
         env.step(np.zeros(3))
     with pytest.raises(InputError, match="not a finite number"):
-        env.step(np.full((env.graph.num_nodes, 1), np.nan))
+        env.step(np.full(env.action_space.shape, np.nan))
 
 
 def test_bad_sizes_and_modes_are_told(world):

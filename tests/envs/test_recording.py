@@ -39,7 +39,7 @@ def test_the_recording_is_what_was_asked_for(tmp_path):
         assert not np.array_equal(data[0].actions, data[1].actions)
 
 
-@pytest.mark.parametrize("world", ["rope", "soft", "swim", "grid"])
+@pytest.mark.parametrize("world", ["rope", "soft", "swim", "grid", "flock"])
 def test_what_was_recorded_replays_exactly(tmp_path, world):
     recording = dataclasses.replace(SMALL, world=world, objects=(5, 6), episodes=3, process_noise=0.02, steps=60)
     record(recording, tmp_path / "x.h5")
@@ -161,7 +161,7 @@ def test_other_files_and_other_unfinished_work_are_left_alone(tmp_path):
         ({"episodes": 0}, "episodes is 0"),
         ({"objects": (0, 3)}, "objects is 0-3"),
         ({"steps": 0}, "steps is 0"),
-        ({"world": "sea"}, "there is no world 'sea'; the worlds are rope, soft, swim, grid"),
+        ({"world": "sea"}, "there is no world 'sea'; the worlds are rope, soft, swim, grid, flock"),
         ({"seed": -1}, "seed is -1"),
     ],
 )

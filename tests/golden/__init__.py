@@ -35,7 +35,7 @@ FOLDER = Path(__file__).parent
 NUMBERS, VERSIONS = FOLDER / "numbers.npz", FOLDER / "versions.json"
 MODELS = FOLDER.parents[1] / "results" / "models"
 PEERS = FOLDER.parents[2] / "shared" / "peers" / "cko"
-OBJECTS = {"rope": 6, "soft": 5, "swim": 5, "grid": 20}
+OBJECTS = {"rope": 6, "soft": 5, "swim": 5, "grid": 20, "flock": 12}
 STEPS, HORIZON = 40, 12
 
 

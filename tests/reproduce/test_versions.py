@@ -69,7 +69,7 @@ def test_each_version_decides_the_runs_it_is_of(ours, monkeypatch):
     assert key(ours) == before
     monkeypatch.setattr(WORLDS["rope"], "version", 2)
     assert key(ours) != before
-    assert versions.declared()["worlds"] == {"rope": 2, "soft": 2, "swim": 1, "grid": 1}
+    assert versions.declared()["worlds"] == {"rope": 2, "soft": 2, "swim": 1, "grid": 1, "flock": 1}
     assert versions.declared()["methods"]["cko"] == 2
 
 

@@ -41,7 +41,7 @@ class Control:
     """
 
     what: tyro.conf.Positional[str]
-    """rope, soft, swim or grid; a data set file; or the folder of an adapted system."""
+    """rope, soft, swim, grid or flock; a data set file; or the folder of an adapted system."""
     objects: int | None = None
     """A world: how many objects the system has; by default a number it was not trained on."""
     case: str | None = None
@@ -139,12 +139,12 @@ class Control:
         env.reset(seed=self.seed)
         count = env.graph.num_nodes
         parameters, M = env.parameters, self.horizon or world.recipe.protocol.horizon
+        model = load_model(self.model or shipped(env.shipped_model()))
         with progress(f"recording {self.case or f'a {self.what} of {count}'}", self.adapt + 1, "episodes") as done:
             recorded = record_system(env, self.seed, self.adapt + 1, max(M, 100), self.noise, counted(done))
         goal = world.default_goal(count) if self.goal is None else self._world_goal(env)
         if goal is None:
             goal = recorded[0].observations[M].astype(float)
-        model = load_model(self.model or shipped(env.shipped_model()))
         system, led = adapt(model, recorded[1:]), recorded[0].actions.astype(float)
         return self._act(env, system, parameters, goal, M, self.seed, recorded[1:], led if self.goal is None else None)
 

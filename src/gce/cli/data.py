@@ -114,6 +114,21 @@ class RecordGrid(_Record):
         return nodes, nodes
 
 
+@dataclass(kw_only=True)
+class RecordFlock(_Record):
+    """Record flocks: agents that move to the weighted mean of their neighbours, some of them steered."""
+
+    world = "flock"
+    episodes: int = 6000
+    objects: str = "10-20"
+    group_size: int = 12
+    sharpness: float = 2.0
+    """How much more agents weigh that are near: one over the bandwidth of the weights; 0 for equal weights."""
+
+    def _settings(self) -> dict[str, Any]:
+        return {"sharpness": self.sharpness}
+
+
 def parse_objects(text: str) -> tuple[int, int]:
     """'7' or '5-9'."""
     found = re.fullmatch(r"(\d+)(?:-(\d+))?", text.strip())
@@ -167,7 +182,7 @@ class Import:
     out: Path
     """The file to write."""
     world: str | None = None
-    """The world that npz files are of: rope, soft, swim or grid."""
+    """The world that npz files are of: rope, soft, swim, grid or flock."""
 
     def run(self) -> None:
         if not self.files:
@@ -297,6 +312,7 @@ class Data:
         | Annotated[RecordSoft, tyro.conf.subcommand("soft")]
         | Annotated[RecordSwim, tyro.conf.subcommand("swim")]
         | Annotated[RecordGrid, tyro.conf.subcommand("grid")]
+        | Annotated[RecordFlock, tyro.conf.subcommand("flock")]
         | Annotated[Merge, tyro.conf.subcommand("merge")]
         | Annotated[Import, tyro.conf.subcommand("import")]
         | Annotated[Replay, tyro.conf.subcommand("replay")]

@@ -28,7 +28,7 @@ class Train:
     resumes = True
 
     world: tyro.conf.Positional[str]
-    """The world the data is of: rope, soft, swim or grid; `own` for data of no known world."""
+    """The world the data is of: rope, soft, swim, grid or flock; `own` for data of no known world."""
     data: Path
     """A data set file."""
     out: Path

@@ -1,4 +1,4 @@
-"""The worlds, by name, and their Gymnasium names gce/Rope-v0, gce/Soft-v0, gce/Swim-v0 and gce/PowerGrid-v0.
+"""The worlds, by name, and their Gymnasium names: gce/Rope-v0, Soft-v0, Swim-v0, PowerGrid-v0 and Flock-v0.
 
 gce/PaddedRope-v0 and so on are the same in boxes of one size, for vector environments and libraries without graphs.
 """
@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import gymnasium as gym
 
 from gce.envs.base import GraphEnv, Policy, Protocol, Recipe
+from gce.envs.flock import Flock
 from gce.envs.grid import PowerGrid
 from gce.envs.padded import PaddedEnv
 from gce.envs.rope import Rope
@@ -19,6 +20,7 @@ from gce.errors import InputError
 
 __all__ = [
     "WORLDS",
+    "Flock",
     "GraphEnv",
     "PaddedEnv",
     "Policy",
@@ -82,5 +84,5 @@ def _missing(world: type[GraphEnv]) -> list[str]:
     return unset + [name for name in dir(world) if getattr(getattr(world, name), "__isabstractmethod__", False)]
 
 
-for _world in (Rope, Soft, Swim, PowerGrid):
+for _world in (Rope, Soft, Swim, PowerGrid, Flock):
     register_world(_world)
