@@ -2,7 +2,8 @@
 
 from gce.trajectory.dataset import Dataset, Group
 from gce.trajectory.episode import Episode, Limits, Normalisation, Sizes, check_one_system, control_limits
-from gce.trajectory.storage import Writer, check_file
+from gce.trajectory.problems import check_file
+from gce.trajectory.storage import Writer
 
 __all__ = [
     "Dataset",

@@ -17,8 +17,7 @@ from gce.errors import InputError
 from gce.graphs.graph import Graph
 from gce.names import some
 from gce.trajectory.episode import Episode, Limits, Normalisation
-from gce.trajectory.problems import NO_SEED, TABLES, Flattener
-from gce.trajectory.storage import Writer, open_file, read_metadata
+from gce.trajectory.storage import NO_SEED, TABLES, Flattener, Writer, open_file, read_metadata
 
 Arrays = dict[str, np.ndarray | h5py.Dataset]
 

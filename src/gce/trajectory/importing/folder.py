@@ -16,7 +16,7 @@ from gce.trajectory.arrays import number_relations
 from gce.trajectory.importing.episodes import Columns, find_columns, read_episode
 from gce.trajectory.importing.systems import SystemTables, natural, read_system
 from gce.trajectory.importing.tables import NAME, Problems, Settings, read_settings
-from gce.trajectory.problems import Flattener
+from gce.trajectory.storage import Flattener
 
 Progress = Callable[[int], None]
 """Told how many more episodes are done."""
