@@ -18,10 +18,9 @@ import numpy as np
 import torch
 
 from gce.envs.recording import Recording, record
-from gce.model.config import TrainingConfig
 from gce.model.files import load_model, shipped
 from gce.model.model import Model
-from gce.training.batches import SystemData, draw_batch, loss_of
+from gce.training.batches import SystemData, TrainingConfig, draw_batch, loss_of
 from gce.trajectory import Dataset
 
 PEER_SECONDS = 1.5
