@@ -19,9 +19,6 @@ from gce.system.system import System
 Array = np.ndarray
 ROWS = 8
 """How many states are gone back through at once: what is kept of them should fit into the processor's cache."""
-BLOCK = 31 << 20
-"""Bytes asked for and given back, untouched, once a system: the C library then keeps the memory of later arrays for
-the next ones. Otherwise it hands all of it back after each `pull`, and page faults take a third of a plan's time."""
 NOISY, PAIRS, SPREAD = 0.2, 3, 2.0
 """Noise of a step, in units of the observation, from which slopes are means over so many pairs of states; how many
 times the noise of a step these are thrown about, since it builds up over steps."""
@@ -46,7 +43,6 @@ class Parts:
     def of(system: System) -> Parts:
         model, topology = system.model, system.topology
         nodes, inputs, m = topology.num_nodes, model.config.num_inputs, len(model.free)
-        np.empty(BLOCK, np.uint8)
         with torch.no_grad():
             step = Stepper(model, [system.operator], topology, reproject=True)
             each = torch.eye(nodes * inputs, dtype=model.dtype).reshape(-1, nodes, inputs)

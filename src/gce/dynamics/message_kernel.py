@@ -29,6 +29,9 @@ from gce.operators import Operator
 
 Array = np.ndarray
 NEGLIGIBLE = 1e-30
+BLOCK = 31 << 20
+"""Bytes asked for and given back, untouched, once a system: the C library then keeps the memory of later arrays for
+the next ones. Otherwise it hands all of it back after each `pull`, and page faults take a third of a plan's time."""
 
 
 @dataclass(frozen=True)
@@ -107,6 +110,7 @@ class MessageStep:
     @staticmethod
     def of(model: Model, operator: Operator, topology: Topology) -> MessageStep:
         """features: message passing, which names this module's dynamics as its own."""
+        np.empty(BLOCK, np.uint8)
         encoder = cast(MessagePassing, model.features).encoder
         inputs, rounds = encoder.inputs, range(encoder.shape.rounds)
         parts = model.form.blocks(operator.coefficients[:, : len(model.free)], model.features.width)
