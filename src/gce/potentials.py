@@ -34,6 +34,8 @@ class Potential(nn.Module, ABC):
 
     name: ClassVar[str]
     at_most_own: ClassVar[bool] = False
+    valued: ClassVar[bool] = False
+    """Whether it has a hyper-parameter."""
 
     @classmethod
     def make(cls, num_features: int, value: float, learned: bool) -> Potential:
@@ -82,6 +84,8 @@ class _Distance(Potential):
 
 class _Scaled(Potential):
     """A potential with one positive hyper-parameter."""
+
+    valued = True
 
     def __init__(self, value: float = 1.0, learned: bool = True) -> None:
         super().__init__()

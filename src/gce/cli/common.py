@@ -78,16 +78,35 @@ def finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def find_model(folder: Path | None, data: Any, forms: bool = False) -> Any:
+def model_of_method(folder: Path | None, suited: str, world: str, method: str | None) -> Any:
+    """The model of a folder, or the one that comes with the package; refused where it is of another method.
+
+    suited, world: the names that one comes by, the first first; the usual method has one for the first.
+    """
+    from gce.model.files import load_model, shipped
+    from gce.model.methods import USUAL, check_same
+
+    if folder is None:
+        try:
+            folder = shipped(suited, method)
+        except InputError:
+            if method in (None, USUAL) or world == suited:
+                raise
+            folder = shipped(world, method)
+    model = load_model(folder)
+    check_same(method, model.method, f"the model in {folder}")
+    return model
+
+
+def find_model(folder: Path | None, data: Any, forms: bool = False, method: str | None = None) -> Any:
     """The model of a folder, or the one that comes with the package for the data's world.
 
     forms: one whose form of the operator may be changed.
     """
-    from gce.model.files import load_model, shipped
-
     if folder is None and data.world is None:
         raise InputError("the file is of no known world; name a model with --model")
-    model = load_model(folder if folder is not None else shipped(data.world if forms else _suited(data)))
+    suited = str(data.world) if forms or folder is not None else _suited(data)
+    model = model_of_method(folder, suited, str(data.world), method)
     if model.config.world != data.world:
         raise InputError(
             f"the model is of the world {model.config.world}, the data of {data.world}; give its own with --model"

@@ -18,6 +18,7 @@ from gce.cli.common import (
     find_model,
     goal_at,
     known_names,
+    model_of_method,
     others_of_group,
     told,
     units,
@@ -25,6 +26,7 @@ from gce.cli.common import (
 )
 from gce.cli.own_plan import Own, own_of_folder, plan_own, read_goal
 from gce.errors import InputError
+from gce.model.methods import Method, check_same
 from gce.progress import counted, progress
 
 FAR = 0.1
@@ -77,10 +79,13 @@ class Control:
     """Grid: noise on the state at each step."""
     action_cost: float | None = None
     """The weight of actions in the plan; by default the world's, or 1e-4."""
-    weights: Literal["along", "frozen"] = "along"
-    """Gibbs weights along the plan: recomputed until it settles, or frozen at the current state."""
+    weights: Literal["along", "frozen"] | None = None
+    """Gibbs weights along the plan: recomputed until it settles, or frozen at the current state; by default frozen
+    where plans are made in features, as in the paper, and along elsewhere."""
     model: Path | None = None
-    """The folder of a model; by default the one that comes with the package for the world."""
+    """The folder of a model, which says its method; by default the one that comes with the package for the world."""
+    method: Method | None = None
+    """Which of the models that come with the package: the paper's method, or ours, the default."""
     out: Path | None = None
     """A folder for the episode (.h5), its figures (.json) and its animation (.gif)."""
     json: bool = False
@@ -105,7 +110,9 @@ class Control:
                 raise InputError(
                     "an adapted system has its model, and no simulator: leave out --noise, --feedback, --model"
                 )
-            answer = plan_own(own_of_folder(Path(self.what), self.start, self.episode), self)
+            own = own_of_folder(Path(self.what), self.start, self.episode)
+            check_same(self.method, own.system.model.method, f"the system in {self.what}")
+            answer = plan_own(own, self)
         else:
             raise InputError(
                 f"{self.what!r} is neither a world ({', '.join(WORLDS)}), nor a data set file (.h5), nor a folder that "
@@ -124,7 +131,6 @@ class Control:
         """A system drawn at random, recorded to adapt to, and a goal that recorded actions reach."""
         from gce.envs import world_named
         from gce.envs.recording import record_system
-        from gce.model.files import load_model, shipped
         from gce.system.system import adapt
 
         world = world_named(self.what)
@@ -139,7 +145,7 @@ class Control:
         env.reset(seed=self.seed)
         count = env.graph.num_nodes
         parameters, M = env.parameters, self.horizon or world.recipe.protocol.horizon
-        model = load_model(self.model or shipped(env.shipped_model()))
+        model = model_of_method(self.model, env.shipped_model(), world.world, self.method)
         with progress(f"recording {self.case or f'a {self.what} of {count}'}", self.adapt + 1, "episodes") as done:
             recorded = record_system(env, self.seed, self.adapt + 1, max(M, 100), self.noise, counted(done))
         goal = world.default_goal(count) if self.goal is None else self._world_goal(env)
@@ -157,7 +163,7 @@ class Control:
         from gce.trajectory import Dataset, control_limits
 
         with Dataset.open(Path(self.what)) as data:
-            model = find_model(self.model, data)
+            model = find_model(self.model, data, method=self.method)
             episode = episode_of(data, self.what, self.episode)
             others = [data[k] for k in others_of_group(data, self.episode, self.adapt)]
             _, low, high = control_limits(data, int(data.groups[self.episode]))

@@ -1,5 +1,6 @@
 """The embedding operators: forms, fits, and what can be said of their stability."""
 
+from gce.operators import paired as _paired  # registers its forms
 from gce.operators.forms import (
     FORMS,
     PAPER_FORMS,

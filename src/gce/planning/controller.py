@@ -1,7 +1,8 @@
 """Controllers: an adapted system and a problem in, plans out.
 
 Weights along the plan: `along` recomputes features and Gibbs weights along the predicted path and solves again until
-the plan settles; `frozen` keeps everything as it is at the current state, which is the paper's reading and one solve.
+the plan settles; `frozen` keeps everything as it is at the current state. Where plans are made in features, frozen
+weights are the default, and the plan is the paper's convex program; elsewhere they are a linearisation at one state.
 
 What controllers share stands here too: the dynamics that suit a system, plans, a problem in flat, normalised terms.
 """
@@ -237,7 +238,7 @@ class Controller:
 
     system: System
     problem: Problem
-    weights: Literal["along", "frozen"] = "along"
+    weights: Literal["along", "frozen"] | None = None
     iterations: int = 120
     tolerance: float = 1e-4
     patience: int = 4
@@ -252,7 +253,7 @@ class Controller:
                 "be controlled; adapt with hom_mean, hom or dense"
             )
         check_problem(p, n, c)
-        if self.weights not in ("along", "frozen"):
+        if self.weights not in ("along", "frozen", None):
             raise InputError(f"weights are kept 'along' the plan or 'frozen', not {self.weights!r}")
         chosen_solver(self.solver)
         if self.system.model.features.planned_in_features and p.on != "features":
@@ -276,7 +277,8 @@ class Controller:
         clock = time.process_time()
         p, model = self.problem, self.system.model
         exogenous = exogenous_after(p, step, model.exogenous_std)
-        frozen = self.weights == "frozen"
+        usual = "frozen" if model.features.planned_in_features else "along"
+        frozen = (self.weights or usual) == "frozen"
         known = dynamics_of(self.system, p.controls, opening, exogenous, p.on, frozen)
         state = self.system.state(observation, opening, before)
         x0 = known.reduced(state)

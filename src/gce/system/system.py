@@ -292,6 +292,8 @@ def fitted(model: Model, graph: Graph, evidence: Evidence, spread: Spread, ridge
         raise InputError("the episodes lead to numbers that are not finite; look for values far out of the usual range")
     operator = evidence.operator(model, Topology.of(graph, model.device), ridge)
     rows, regressors = moments.rows, moments.gram.shape[-1]
+    if evidence.sums.pairs is not None:
+        regressors += evidence.sums.pairs.Y[..., 0].numel()
     if rows < regressors:
         warnings.warn(
             f"{rows} samples for {regressors} regressors: the ridge decides what the data leave open; "
