@@ -142,6 +142,31 @@ def episode_of(data: Any, file: Path | str, number: int) -> Any:
     return data[number]
 
 
+def read_cost(flag: str, text: str | None) -> Any:
+    """A cost from a command: a number, numbers separated by commas, or a file of them (.json, .npy, .csv)."""
+    import numpy as np
+
+    if text is None:
+        return None
+    path = Path(text)
+    try:
+        if path.suffix == ".json":
+            found = np.array(json.loads(path.read_text()), dtype=np.float64)
+        elif path.suffix == ".npy":
+            found = np.load(path, allow_pickle=False).astype(np.float64)
+        elif path.suffix == ".csv":
+            found = np.loadtxt(path, delimiter=",", ndmin=2)
+        else:
+            found = np.array([float(part) for part in text.split(",")])
+    except OSError as error:
+        raise InputError(f"{flag}: cannot read {path}: {error.strerror or error}; name a file of numbers") from None
+    except (ValueError, TypeError) as error:
+        raise InputError(
+            f"{flag} is {text!r}: {error}; give a number, numbers separated by commas, or a file (.json, .npy, .csv)"
+        ) from None
+    return float(found.reshape(-1)[0]) if found.size == 1 else found
+
+
 def goal_at(episode: Any, step: int) -> Any:
     """Where an episode was at a step [nodes, d]."""
     if step > episode.length:

@@ -20,6 +20,7 @@ from gce.cli.common import (
     known_names,
     model_of_method,
     others_of_group,
+    read_cost,
     told,
     units,
     write_run,
@@ -79,6 +80,13 @@ class Control:
     """Grid: noise on the state at each step."""
     action_cost: float | None = None
     """The weight of actions in the plan; by default the world's, or 1e-4."""
+    q1: str | None = None
+    """The weight of the distance from the goal at every step (Q1): a number, one a feature separated by commas, or a
+    file with one a node and feature, or a matrix. Of coordinates where plans are made in observations."""
+    q_terminal: str | None = None
+    """The weight of the last step beside that; the same."""
+    q2: str | None = None
+    """The weight of actions (Q2), as --action-cost: a number, one an action, or a file with one a node and action."""
     weights: Literal["along", "frozen"] | None = None
     """Gibbs weights along the plan: recomputed until it settles, or frozen at the current state; by default frozen
     where plans are made in features, as in the paper, and along elsewhere."""
@@ -98,6 +106,7 @@ class Control:
 
         torch.set_num_threads(1)
         check_numbers(self, "adapt", "horizon", "feedback", "goal_step", "objects")
+        self.costs()
         if self.case is not None and self.what not in WORLDS:
             raise InputError(f"--case is of the grid world; {self.what} says by itself which grid it is of")
         if self.what in WORLDS:
@@ -216,7 +225,7 @@ class Control:
     ) -> dict[str, Any]:
         from gce import __version__
         from gce.planning.closed_loop import control, figures, problem_for
-        from gce.planning.controller import Controller
+        from gce.planning.controller import Controller, in_space_of
         from gce.planning.observer import Filter, noise_scale
         from gce.views.report.details import details_of_run
 
@@ -225,15 +234,14 @@ class Control:
             protocol,
             horizon=M,
             feedback=self.feedback or min(protocol.feedback, M),
-            action_cost=protocol.action_cost if self.action_cost is None else self.action_cost,
         )
         options = {"parameters": parameters, "observation_noise": self.noise, "process_noise": self.process_noise}
         env.reset(seed=seed, options={**options, "goal": goal})
         problem = problem_for(env, goal, protocol)
-        if system.model.features.planned_in_features:  # the paper's cost, in features
-            problem = dataclasses.replace(problem, on="features")
+        problem = in_space_of(system.model, problem, **self.costs())
         observer = None
-        if self.noise and protocol.feedback < M:
+        # The paper plans again from what is seen.
+        if self.noise and protocol.feedback < M and not system.model.features.planned_in_features:
             noise = self.noise * env.observation_std
             scale = noise_scale(system, adapted, problem.controls, noise)
             observer = partial(Filter.opened, system, controls=problem.controls, noise=noise, scale=scale)
@@ -255,6 +263,17 @@ class Control:
         if self.out is not None:
             write_run(self.out, env, run, answer, details_of_run(env, run, system, adapted, self.settings()))
         return answer
+
+    def costs(self) -> dict[str, Any]:
+        """The costs that are asked for, by their names in `Problem`."""
+        if self.action_cost is not None and self.q2 is not None:
+            raise InputError("--action-cost and --q2 both weigh actions; give one of them")
+        found = {
+            "state_cost": read_cost("--q1", self.q1),
+            "terminal_cost": read_cost("--q-terminal", self.q_terminal),
+            "action_cost": read_cost("--q2", self.q2) if self.action_cost is None else self.action_cost,
+        }
+        return {name: value for name, value in found.items() if value is not None}
 
     def settings(self) -> dict[str, Any]:
         """How the run was asked for, as JSON values."""

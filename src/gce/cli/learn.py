@@ -44,8 +44,8 @@ class Train:
     """Potential of the Gibbs weights."""
     bandwidth: float | None = None
     """Hyper-parameter of the potential, where it has one; by default 2, the paper's."""
-    bandwidth_learned: bool | None = None
-    """Whether training changes it; by default as the method has it: published no, structured yes."""
+    hyper_parameter: Literal["fixed", "learned"] | None = None
+    """Whether training changes it; by default fixed with --method published, and learned otherwise."""
     actions: Literal["pairs", "neighbours"] | None = None
     """Published: operators of actions of all pairs of nodes (forward loss, the default), or of neighbours (text)."""
     estimator: Literal["joint", "neighbours"] | None = None
@@ -54,7 +54,7 @@ class Train:
     """Published, form hom: operators by relation (the default), or averaged over receivers (appendix)."""
     updates: Literal["both", "reconstruction"] | None = None
     """Published: gradients of both losses (text, the default), or of the reconstruction alone (pseudo code)."""
-    shared_map: bool | None = None
+    shared_map: bool = False
     """Published: one map of features for history and future; two by default."""
     decoder: Literal["selection", "message_passing"] = "selection"
     """How observations come back from features: they are among them, or a decoder finds them, as in the paper."""
@@ -112,15 +112,16 @@ class Train:
         learned: dict[str, Any] = {"form": self.form, "potential": self.potential, "features": self.features}
         if self.bandwidth is not None:
             learned["potential_value"] = self.bandwidth
-        if self.bandwidth_learned is not None:
-            learned["potential_learned"] = self.bandwidth_learned
+        if self.hyper_parameter is not None:
+            learned["potential_learned"] = self.hyper_parameter == "learned"
         model = {"decoder": self.decoder, "memory": self.memory, **({"network": True} if self.network else learned)}
         if self.method == "published":
             model = learned | self._published()
             given["forward"] = 0.0 if self.updates == "reconstruction" else None
-        elif any(getattr(self, name) is not None for name in PUBLISHED):
-            name = next(name for name in PUBLISHED if getattr(self, name) is not None)
-            raise InputError(f"--{name.replace('_', '-')} is a choice of the paper's method; add --method published")
+        for name in PUBLISHED if self.method != "published" else ():
+            if getattr(self, name):
+                flag = f"--{name.replace('_', '-')}"
+                raise InputError(f"{flag} is a choice of the paper's method; add --method published")
         iterations = self.iterations or settings_of(self.method, self.preset, self.world, model)[1]["iterations"]
         torch.set_num_threads(self.threads)
         with Dataset.open(self.data) as data, progress(f"training {self.world}", iterations, "iterations") as done:
@@ -180,7 +181,7 @@ class Train:
             if getattr(self, name) != off:
                 raise left_text(f"--{name}", left)
         chosen = {name: getattr(self, name) for name in ("actions", "estimator", "hom", "shared_map")}
-        return {name: value for name, value in chosen.items() if value is not None}
+        return {name: value for name, value in chosen.items() if value}
 
     @cached_property
     def _board(self) -> Callable[[str, float, int], object]:

@@ -230,6 +230,11 @@ class Features(nn.Module, ABC):
         return None
 
     @property
+    def costs(self) -> dict[str, float]:
+        """Q1, Q2 and the terminal weight of plans in features, by their names in `Problem`, unless told otherwise."""
+        return {}
+
+    @property
     def joint(self) -> bool:
         """Whether operators of history and action, and of different neighbours, are fitted in one regression."""
         return True

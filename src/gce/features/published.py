@@ -25,7 +25,6 @@ from gce.features.inputs import InputLayer
 from gce.features.message_passing import Encoder, EncoderShape
 from gce.graphs.topology import Topology
 
-
 CHOICES = {"actions": ("pairs", "neighbours"), "estimator": ("joint", "neighbours"), "hom": ("relations", "average")}
 """Where the paper leaves a choice or contradicts itself; the first is taken unless told otherwise."""
 FORMS = ("hom_mean", "hom", "dense", "tensor")
@@ -62,6 +61,8 @@ class PublishedConfig(FeaturesConfig):
     (equation 'Meta-representation'); `estimator` in one `joint` regression, or each history and each action of
     `neighbours` apart (appendix, 'Empirical Estimation'); operators of `hom` by `relations`, or the `average` over
     receivers (appendix), which is apart in any case. Regressions apart have no constant.
+    Plans cost q1 at every step, q_terminal more at the last, in features, and q2 of the action's, unless told
+    otherwise.
     """
 
     kind: ClassVar[str] = "published"
@@ -75,6 +76,9 @@ class PublishedConfig(FeaturesConfig):
     actions: str = "pairs"
     estimator: str = "joint"
     hom: str = "relations"
+    q1: float = 1.0
+    q2: float = 0.1
+    q_terminal: float = 0.0
 
     def __post_init__(self) -> None:
         for name, choices in CHOICES.items():
@@ -95,7 +99,7 @@ class PublishedConfig(FeaturesConfig):
         return Encoder(inputs, sizes, self.bound)
 
 
-TUNED = {"bound": 3.0, "rounds": 4, "ridge": 1e-3}
+TUNED = {"bound": 3.0, "rounds": 4, "ridge": 1e-3, "q1": 0.0, "q_terminal": 1.0}
 """What the tuned preset changes in the model; the literal one takes the defaults of `PublishedConfig`."""
 PRESETS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "literal": (
@@ -136,7 +140,6 @@ class Published(Features):
     method = "published"
     config: PublishedConfig
     acts: Tensor
-    dynamics = "gce.dynamics.embedded:EmbeddedDynamics"
     selects = False
     planned_in_features = True
     added = ("acts",)
@@ -160,7 +163,7 @@ class Published(Features):
     def __init__(self, shape: StateShape, config: PublishedConfig) -> None:
         super().__init__(shape, config)
         self.history = config.encoder(shape)
-        self.future = self.history if config.shared_map else config.encoder(shape)
+        self.future = None if config.shared_map else config.encoder(shape)
         self.decoder = Decoder(
             config.num_features,
             shape.num_observations,
@@ -192,6 +195,11 @@ class Published(Features):
         return self.acts
 
     @property
+    def costs(self) -> dict[str, float]:
+        c = self.config
+        return {"state_cost": c.q1, "terminal_cost": c.q_terminal, "action_cost": c.q2}
+
+    @property
     def joint(self) -> bool:
         return self.config.estimator == "joint"
 
@@ -211,7 +219,7 @@ class Published(Features):
         return self.history.on(topology)
 
     def future_phi(self, x: Tensor, phi: Tensor, topology: Topology) -> Tensor:
-        return phi if self.config.shared_map else self.future(x, topology)
+        return phi if self.future is None else self.future(x, topology)
 
     def reach(self, topology: Topology) -> int:
         return self.config.rounds + 1
@@ -225,4 +233,5 @@ class Published(Features):
     def prepare(self, samples: Any) -> None:
         """Both maps see inputs in the same units."""
         super().prepare(samples)
-        self.future.inputs.load_state_dict(self.history.inputs.state_dict())
+        if self.future is not None:
+            self.future.inputs.load_state_dict(self.history.inputs.state_dict())

@@ -1,6 +1,5 @@
 """The embedding operators: forms, fits, and what can be said of their stability."""
 
-from gce.operators import paired as _paired  # registers its forms
 from gce.operators.forms import (
     FORMS,
     PAPER_FORMS,
@@ -17,6 +16,7 @@ from gce.operators.forms import (
     register_form,
     residual_by_target,
 )
+from gce.operators.paired import HomAverageForm, HomEdgesForm, HomMeanEdgesForm, HomMeanPairsForm, HomPairsForm
 
 __all__ = [
     "FORMS",
@@ -24,8 +24,13 @@ __all__ = [
     "Blocks",
     "DenseForm",
     "Form",
+    "HomAverageForm",
+    "HomEdgesForm",
     "HomForm",
+    "HomMeanEdgesForm",
     "HomMeanForm",
+    "HomMeanPairsForm",
+    "HomPairsForm",
     "LocalForm",
     "Operator",
     "Shape",

@@ -290,8 +290,8 @@ class Regression:
         return self.fit_all([sums], topology, ridge, joint)[0]
 
     def fit_all(self, sums: Sequence[Sums], topology: Topology, ridge: float, joint: bool = True) -> list[Operator]:
-        """The operators of several systems, solved at once where they have equally many rows."""
-        if len({s.moments.rows for s in sums}) > 1:
+        """The operators of several systems, solved at once where they have equally many rows (and nodes)."""
+        if len({(s.moments.rows, s.moments.gram.shape) for s in sums}) > 1:
             return [self.fit(s, topology, ridge, joint) for s in sums]
         channels = self._channels(sums)
         left = [s.moments if c is None else _left_by(s, c) for s, c in zip(sums, channels, strict=True)]

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Literal, Protocol, runtime_checkable
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -28,7 +28,7 @@ from gce.dynamics.embedded import EmbeddedDynamics
 from gce.dynamics.features import FeatureDynamics
 from gce.dynamics.state import StateDynamics, state_dynamics
 from gce.errors import InputError
-from gce.model.model import Units
+from gce.model.model import Model, Units
 from gce.system.system import System
 from gce.trajectory import Sizes
 
@@ -64,6 +64,8 @@ def dynamics_of(
 
 def filter_dynamics(system: System, controls: Bool[Array, "nodes a"]) -> StateDynamics | AnchoredDynamics:
     """The model's own steps; on graphs on which their derivative would take too long, those around one state."""
+    if not system.model.features.selects:
+        raise InputError("a filter needs a model whose features hold the observation; plan again from what is seen")
     if system.model.features.anchored(system.topology):
         return AnchoredDynamics(system, controls)
     return state_dynamics(system, controls, opening=True)
@@ -225,6 +227,19 @@ def efforts(cost: Cost, problem: Problem, scale: Array) -> Float[Array, " n"]:
             "a cost of actions as a matrix is not supported; give a number, one a coordinate or one a node"
         )
     return found.reshape(problem.low.shape)[problem.controls]
+
+
+def in_space_of(model: Model, problem: Problem, **costs: Any) -> Problem:
+    """The problem in the space that plans of a model are made in; costs: to change, by their names in `Problem`.
+
+    In features it is the paper's: |psi - psi_*|^2_Q1 at every step, with a weight of the last, and |psi^a|^2_Q2 within
+    bounds; no limit on the rate, and nothing that keeps to the plan before.
+    """
+    if not model.features.planned_in_features:
+        return replace(problem, **costs)
+    unit = model.arrays.action_std
+    asked: dict[str, Any] = {**model.features.costs, **costs}
+    return replace(problem, on="features", rate=None, change_cost=0.0, action_unit=unit, **asked)
 
 
 @dataclass(frozen=True, eq=False)

@@ -80,8 +80,8 @@ def load_system(folder: Path | str) -> System:
             nodes = NodeSums(*(tensors[f"nodes_{name}"] for name in ("X", "Y", "node_type")))
         pairs = None
         if "pairs_gram" in tensors:
-            parts = (tensors[f"pairs_{name}"] for name in ("gram", "X", "Y", "columns"))
-            pairs = PairSums(*parts, int(tensors["pairs_num_inputs"]), tensors.get("pairs_near"))
+            gram, X, Y, columns = (tensors[f"pairs_{name}"] for name in ("gram", "X", "Y", "columns"))
+            pairs = PairSums(gram, X, Y, columns, int(tensors["pairs_num_inputs"]), tensors.get("pairs_near"))
         total, squares, smoothed = (tensors[f"starts_{name}"].numpy() for name in ("total", "squares", "smoothed"))
         starts = Starts(int(text["episodes"]), total, squares, smoothed, float(text["noise"]))
         spread = Spread(tensors["spread_squares"].numpy(), tensors["spread_counts"].numpy())

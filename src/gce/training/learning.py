@@ -97,6 +97,7 @@ def train(
     kept, rest = split_for_training(data, validation, seed)
     config = config_for(data, **model)
     prepared = prepare(config, rest, seed).to(device)
+    prepared.method = method
     # A stretch from the middle of an episode must mean the same as one from its start.
     cut = not (config.fresh_start or config.previous_action or config.history > 1)
     wanted = max(horizon, settings.fit_steps)

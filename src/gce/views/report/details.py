@@ -265,9 +265,9 @@ def operator_spectrum(system: System, weights: Float[Array, " edges"]) -> Comple
 
 
 def step_spectrum(system: System, observation: Float[Array, "nodes d"]) -> Complex[Array, " eigenvalues"]:
-    """Of the derivative of one step at an observation at which nothing is pushed."""
+    """Of the derivative of one step at an observation at which nothing is pushed; none where steps stay in features."""
     state = system.state(observation, opening=False)
-    if state.numel() > LARGEST_STATE:
+    if state.numel() > LARGEST_STATE or system.model.features.planned_in_features:
         return np.zeros(0, np.complex128)
     kind = state_class(system)
     known = (kind if kind.whole else StateDynamics)(
