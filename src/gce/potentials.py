@@ -171,6 +171,20 @@ class Constant(Potential):
         return 0.0
 
 
+class Identity(Potential):
+    """f = 0 of a node and itself, otherwise minus infinity: no neighbour counts. To compare with, not to train."""
+
+    name, at_most_own = "identity", True
+
+    def forward(self, receivers: Tensor, senders: Tensor) -> Tensor:
+        same = (receivers == senders).all(-1)
+        return torch.where(same, 0.0, -torch.inf).to(receivers.dtype)
+
+    def on(self, topology: Topology) -> Callable[[Tensor], Tensor]:
+        own = torch.where(topology.senders == topology.receivers, 0.0, -torch.inf)
+        return lambda phi: own.to(phi).reshape(-1, *[1] * (phi.ndim - 2)).expand(-1, *phi.shape[1:-1])
+
+
 def make_potential(name: str, num_features: int, value: float = 1.0, learned: bool = True) -> Potential:
     """A potential by name; value: its hyper-parameter where it has one; learned: whether training changes that."""
     known = registered(POTENTIALS, name, "potential", "gce.potentials.register_potential before loading")

@@ -161,6 +161,7 @@ class Train:
             "version": __version__,
             "seconds": round(trained.seconds, 1),
             "validation_nrmse": trained.validation_nrmse,
+            "weights": trained.weights,
         }
         save_model(trained.model, self.out, about)
         print(
@@ -281,9 +282,11 @@ class Predict:
             adapting = [data[k] for k in others]
             unit, names = units(data.world, model), known_names(data.metadata, episode.parameters)
         from gce.system.system import prediction
+        from gce.system.weights import mean_of, weights_told
 
+        reproject = False if self.linear else None
         results = [
-            prediction(model, episode, adapting, unit, self.noise, self.seed + s, False if self.linear else None)
+            prediction(model, episode, adapting, unit, self.noise, self.seed + s, reproject)
             for s in range(self.seeds if self.noise else 1)
         ]
         errors = np.mean([result.nrmse for result in results], axis=0)
@@ -294,6 +297,9 @@ class Predict:
         answer = {
             "nrmse": by_step,
             "coverage_90": sum(result.coverage for result in results) / len(results),
+            "weights": mean_of(
+                [weights_told(r.system, episode, r.adapting, unit, r.predicted[0], reproject) for r in results]
+            ),
             "episode": self.episode,
             "adapt": others,
             "noise": self.noise,

@@ -305,13 +305,18 @@ def fitted(model: Model, graph: Graph, evidence: Evidence, spread: Spread, ridge
 
 @dataclass(frozen=True)
 class Prediction:
-    """Observations predicted, the 90% interval, the error of each step, and the share of the truth in the interval."""
+    """Observations predicted, the 90% interval, the error of each step, and the share of the truth in the interval.
+
+    system: what predicted; adapting: the episodes as it saw them.
+    """
 
     predicted: Float[np.ndarray, "steps_plus_1 nodes d"]
     low: Float[np.ndarray, "steps_plus_1 nodes d"]
     high: Float[np.ndarray, "steps_plus_1 nodes d"]
     nrmse: Float[np.ndarray, " steps"]
     coverage: float
+    system: System
+    adapting: list[Episode]
 
 
 def prediction(
@@ -338,4 +343,5 @@ def prediction(
     predicted = system.predict(noisy(truth[0]), episode.actions, exogenous=episode.exogenous, reproject=reproject)
     low, high = system.intervals(predicted)
     inside = (truth[1:] >= low[1:]) & (truth[1:] <= high[1:])
-    return Prediction(predicted, low, high, nrmse(predicted[1:], truth[1:], unit), float(inside.mean()))
+    error = nrmse(predicted[1:], truth[1:], unit)
+    return Prediction(predicted, low, high, error, float(inside.mean()), system, seen)
