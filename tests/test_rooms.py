@@ -29,7 +29,7 @@ MAY_IMPORT = {
     "operators": "graphs potentials",
     "features": "graphs operators",
     "model": "__init__ features graphs operators potentials",
-    "system": "__init__ graphs metrics model operators trajectory",
+    "system": "__init__ graphs metrics model operators potentials trajectory",
     "training": "envs features graphs metrics model operators progress system trajectory",
     "control": "",
     "dynamics": "control features graphs model operators potentials system",

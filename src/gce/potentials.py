@@ -34,6 +34,8 @@ class Potential(nn.Module, ABC):
 
     name: ClassVar[str]
     at_most_own: ClassVar[bool] = False
+    valued: ClassVar[bool] = False
+    """Whether it has a hyper-parameter."""
 
     @classmethod
     def make(cls, num_features: int, value: float, learned: bool) -> Potential:
@@ -82,6 +84,8 @@ class _Distance(Potential):
 
 class _Scaled(Potential):
     """A potential with one positive hyper-parameter."""
+
+    valued = True
 
     def __init__(self, value: float = 1.0, learned: bool = True) -> None:
         super().__init__()
@@ -165,6 +169,20 @@ class Constant(Potential):
     @property
     def concentration(self) -> float:
         return 0.0
+
+
+class Identity(Potential):
+    """f = 0 of a node and itself, otherwise minus infinity: no neighbour counts. To compare with, not to train."""
+
+    name, at_most_own = "identity", True
+
+    def forward(self, receivers: Tensor, senders: Tensor) -> Tensor:
+        same = (receivers == senders).all(-1)
+        return torch.where(same, 0.0, -torch.inf).to(receivers.dtype)
+
+    def on(self, topology: Topology) -> Callable[[Tensor], Tensor]:
+        own = torch.where(topology.senders == topology.receivers, 0.0, -torch.inf)
+        return lambda phi: own.to(phi).reshape(-1, *[1] * (phi.ndim - 2)).expand(-1, *phi.shape[1:-1])
 
 
 def make_potential(name: str, num_features: int, value: float = 1.0, learned: bool = True) -> Potential:

@@ -10,10 +10,7 @@ import gce
 from gce.control.graph_path import LinearPath
 from gce.dynamics import embedded
 from gce.dynamics.embedded import EmbeddedDynamics
-from gce.envs import WORLDS
-from gce.graphs.topology import Topology
 from gce.model.step import Stepper, path_of
-from gce.operators.forms import pair_table
 from gce.training.preparation import config_for, prepare
 
 
@@ -92,20 +89,6 @@ def test_plans_are_made_in_features(recorded, system):
         gce.Controller(system, dataclasses.replace(problem, on="observations"))
 
 
-def test_every_pair_has_columns_of_its_own():
-    graphs = [WORLDS["rope"](objects=k) for k in (3, 5)]
-    for env in graphs:
-        env.reset(seed=0)
-    topology = Topology.of([env.graph for env in graphs])
-    actions = torch.randn(8, 2)
-    table = pair_table(actions, topology).unflatten(-1, (5, 5, 2))
-    for first, n in ((0, 3), (3, 5)):
-        for i in range(n):
-            assert torch.equal(table[first + i, i, :n], actions[first : first + n])
-            others = [k for k in range(5) if k != i]
-            assert not table[first + i, others].any() and not table[first + i, i, n:].any()
-
-
 @pytest.mark.parametrize("option", ["own_block", "reproject", "previous_action", "fresh_start"])
 def test_what_leaves_the_paper_s_text_is_refused(recorded, option):
     with pytest.raises(gce.InputError, match=f"{option}=True leaves the paper's text"):
@@ -122,7 +105,7 @@ def test_unknown_methods_and_presets_are_told(recorded):
 def test_one_map_may_serve_for_both(recorded):
     shared = prepare(config_for(recorded, kind="published", shared_map=True), recorded).features
     apart = prepare(config_for(recorded, kind="published"), recorded).features
-    assert shared.future is shared.history and apart.future is not apart.history
+    assert shared.future is None and apart.future is not None
 
 
 def test_a_published_model_is_saved_and_loaded(tmp_path, recorded, trained, system):

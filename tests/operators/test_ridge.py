@@ -45,18 +45,18 @@ def test_bounds_that_hold_change_nothing():
     assert torch.equal(solve_below(Moments.of(X[None], y[None]), Prior(ridge, A[None]))[0], free)
 
 
-def test_split_regressions_are_two_ridges():
+def test_regressions_apart_are_two_ridges():
     X, Y, ridge = rows(20, 5, 0), rows(20, 2, 1), even(5, 0.3)
-    both = solve(Moments.of(X, Y), ridge, split=2).coefficients
+    both = solve(Moments.of(X, Y), ridge, torch.tensor([0, 0, 1, 1, 1])).coefficients
     first = solve(Moments.of(X[:, :2], Y), ridge[:2]).coefficients
     second = solve(Moments.of(X[:, 2:], Y), ridge[2:]).coefficients
     assert torch.allclose(both, torch.cat([first, second]), atol=1e-13)
 
 
-def test_split_and_joint_agree_where_history_and_action_are_uncorrelated():
+def test_apart_and_joint_agree_where_history_and_action_are_uncorrelated():
     basis = torch.linalg.qr(rows(20, 5, 0))[0]
     moments = Moments.of(basis, rows(20, 2, 1))
-    split, joint = solve(moments, even(5, 0.1), split=3), solve(moments, even(5, 0.1))
+    split, joint = solve(moments, even(5, 0.1), torch.tensor([0, 0, 0, 1, 1])), solve(moments, even(5, 0.1))
     assert torch.allclose(split.coefficients, joint.coefficients, atol=1e-13)
 
 
@@ -94,7 +94,9 @@ def test_gradients_flow_through_the_solve():
         return found.coefficients, found.residual
 
     assert torch.autograd.gradcheck(fit, (X, Y, ridge))
-    assert torch.autograd.gradcheck(lambda X: solve(Moments.of(X, Y.detach()), even(3, 0.1), 1).coefficients, (X,))
+    assert torch.autograd.gradcheck(
+        lambda X: solve(Moments.of(X, Y.detach()), even(3, 0.1), torch.tensor([0, 1, 1])).coefficients, (X,)
+    )
 
 
 def test_a_constant_without_penalty_takes_up_any_offset():

@@ -21,6 +21,7 @@ from gce.cli import main
 from gce.envs import Rope
 from gce.errors import InputError
 from gce.system.system import adapt
+from gce.system.weights import weights_along
 from gce.views.explorer import server as serving
 from gce.views.explorer.server import Bench, Explorer, Job, Server, Stopped
 from gce.views.explorer.workshop import (
@@ -33,7 +34,6 @@ from gce.views.explorer.workshop import (
     pursue,
     under_potential,
 )
-from gce.views.report.details import weights_along
 from small import system_episodes, untrained
 
 # ---- potentials ----

@@ -78,16 +78,35 @@ def finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def find_model(folder: Path | None, data: Any, forms: bool = False) -> Any:
+def model_of_method(folder: Path | None, suited: str, world: str, method: str | None) -> Any:
+    """The model of a folder, or the one that comes with the package; refused where it is of another method.
+
+    suited, world: the names that one comes by, the first first; the usual method has one for the first.
+    """
+    from gce.model.files import load_model, shipped
+    from gce.model.methods import USUAL, check_same
+
+    if folder is None:
+        try:
+            folder = shipped(suited, method)
+        except InputError:
+            if method in (None, USUAL) or world == suited:
+                raise
+            folder = shipped(world, method)
+    model = load_model(folder)
+    check_same(method, model.method, f"the model in {folder}")
+    return model
+
+
+def find_model(folder: Path | None, data: Any, forms: bool = False, method: str | None = None) -> Any:
     """The model of a folder, or the one that comes with the package for the data's world.
 
     forms: one whose form of the operator may be changed.
     """
-    from gce.model.files import load_model, shipped
-
     if folder is None and data.world is None:
         raise InputError("the file is of no known world; name a model with --model")
-    model = load_model(folder if folder is not None else shipped(data.world if forms else _suited(data)))
+    suited = str(data.world) if forms or folder is not None else _suited(data)
+    model = model_of_method(folder, suited, str(data.world), method)
     if model.config.world != data.world:
         raise InputError(
             f"the model is of the world {model.config.world}, the data of {data.world}; give its own with --model"
@@ -121,6 +140,31 @@ def episode_of(data: Any, file: Path | str, number: int) -> Any:
     if not 0 <= number < len(data):
         raise InputError(f"{file} has the episodes 0 to {len(data) - 1}, asked for {number}; choose one of these")
     return data[number]
+
+
+def read_cost(flag: str, text: str | None) -> Any:
+    """A cost from a command: a number, numbers separated by commas, or a file of them (.json, .npy, .csv)."""
+    import numpy as np
+
+    if text is None:
+        return None
+    path = Path(text)
+    try:
+        if path.suffix == ".json":
+            found = np.array(json.loads(path.read_text()), dtype=np.float64)
+        elif path.suffix == ".npy":
+            found = np.load(path, allow_pickle=False).astype(np.float64)
+        elif path.suffix == ".csv":
+            found = np.loadtxt(path, delimiter=",", ndmin=2)
+        else:
+            found = np.array([float(part) for part in text.split(",")])
+    except OSError as error:
+        raise InputError(f"{flag}: cannot read {path}: {error.strerror or error}; name a file of numbers") from None
+    except (ValueError, TypeError) as error:
+        raise InputError(
+            f"{flag} is {text!r}: {error}; give a number, numbers separated by commas, or a file (.json, .npy, .csv)"
+        ) from None
+    return float(found.reshape(-1)[0]) if found.size == 1 else found
 
 
 def goal_at(episode: Any, step: int) -> Any:

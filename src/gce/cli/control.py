@@ -18,13 +18,16 @@ from gce.cli.common import (
     find_model,
     goal_at,
     known_names,
+    model_of_method,
     others_of_group,
+    read_cost,
     told,
     units,
     write_run,
 )
 from gce.cli.own_plan import Own, own_of_folder, plan_own, read_goal
 from gce.errors import InputError
+from gce.model.methods import Method, check_same
 from gce.progress import counted, progress
 
 FAR = 0.1
@@ -77,10 +80,20 @@ class Control:
     """Grid: noise on the state at each step."""
     action_cost: float | None = None
     """The weight of actions in the plan; by default the world's, or 1e-4."""
-    weights: Literal["along", "frozen"] = "along"
-    """Gibbs weights along the plan: recomputed until it settles, or frozen at the current state."""
+    q1: str | None = None
+    """The weight of the distance from the goal at every step (Q1): a number, one a feature separated by commas, or a
+    file with one a node and feature, or a matrix. Of coordinates where plans are made in observations."""
+    q_terminal: str | None = None
+    """The weight of the last step beside that; the same."""
+    q2: str | None = None
+    """The weight of actions (Q2), as --action-cost: a number, one an action, or a file with one a node and action."""
+    weights: Literal["along", "frozen"] | None = None
+    """Gibbs weights along the plan: recomputed until it settles, or frozen at the current state; by default frozen
+    where plans are made in features, as in the paper, and along elsewhere."""
     model: Path | None = None
-    """The folder of a model; by default the one that comes with the package for the world."""
+    """The folder of a model, which says its method; by default the one that comes with the package for the world."""
+    method: Method | None = None
+    """Which of the models that come with the package: the paper's method, or ours, the default."""
     out: Path | None = None
     """A folder for the episode (.h5), its figures (.json) and its animation (.gif)."""
     json: bool = False
@@ -93,6 +106,7 @@ class Control:
 
         torch.set_num_threads(1)
         check_numbers(self, "adapt", "horizon", "feedback", "goal_step", "objects")
+        self.costs()
         if self.case is not None and self.what not in WORLDS:
             raise InputError(f"--case is of the grid world; {self.what} says by itself which grid it is of")
         if self.what in WORLDS:
@@ -105,7 +119,9 @@ class Control:
                 raise InputError(
                     "an adapted system has its model, and no simulator: leave out --noise, --feedback, --model"
                 )
-            answer = plan_own(own_of_folder(Path(self.what), self.start, self.episode), self)
+            own = own_of_folder(Path(self.what), self.start, self.episode)
+            check_same(self.method, own.system.model.method, f"the system in {self.what}")
+            answer = plan_own(own, self)
         else:
             raise InputError(
                 f"{self.what!r} is neither a world ({', '.join(WORLDS)}), nor a data set file (.h5), nor a folder that "
@@ -124,7 +140,6 @@ class Control:
         """A system drawn at random, recorded to adapt to, and a goal that recorded actions reach."""
         from gce.envs import world_named
         from gce.envs.recording import record_system
-        from gce.model.files import load_model, shipped
         from gce.system.system import adapt
 
         world = world_named(self.what)
@@ -139,7 +154,7 @@ class Control:
         env.reset(seed=self.seed)
         count = env.graph.num_nodes
         parameters, M = env.parameters, self.horizon or world.recipe.protocol.horizon
-        model = load_model(self.model or shipped(env.shipped_model()))
+        model = model_of_method(self.model, env.shipped_model(), world.world, self.method)
         with progress(f"recording {self.case or f'a {self.what} of {count}'}", self.adapt + 1, "episodes") as done:
             recorded = record_system(env, self.seed, self.adapt + 1, max(M, 100), self.noise, counted(done))
         goal = world.default_goal(count) if self.goal is None else self._world_goal(env)
@@ -157,7 +172,7 @@ class Control:
         from gce.trajectory import Dataset, control_limits
 
         with Dataset.open(Path(self.what)) as data:
-            model = find_model(self.model, data)
+            model = find_model(self.model, data, method=self.method)
             episode = episode_of(data, self.what, self.episode)
             others = [data[k] for k in others_of_group(data, self.episode, self.adapt)]
             _, low, high = control_limits(data, int(data.groups[self.episode]))
@@ -210,7 +225,7 @@ class Control:
     ) -> dict[str, Any]:
         from gce import __version__
         from gce.planning.closed_loop import control, figures, problem_for
-        from gce.planning.controller import Controller
+        from gce.planning.controller import Controller, in_space_of
         from gce.planning.observer import Filter, noise_scale
         from gce.views.report.details import details_of_run
 
@@ -219,15 +234,14 @@ class Control:
             protocol,
             horizon=M,
             feedback=self.feedback or min(protocol.feedback, M),
-            action_cost=protocol.action_cost if self.action_cost is None else self.action_cost,
         )
         options = {"parameters": parameters, "observation_noise": self.noise, "process_noise": self.process_noise}
         env.reset(seed=seed, options={**options, "goal": goal})
         problem = problem_for(env, goal, protocol)
-        if system.model.features.planned_in_features:  # the paper's cost, in features
-            problem = dataclasses.replace(problem, on="features")
+        problem = in_space_of(system.model, problem, **self.costs())
         observer = None
-        if self.noise and protocol.feedback < M:
+        # The paper plans again from what is seen.
+        if self.noise and protocol.feedback < M and not system.model.features.planned_in_features:
             noise = self.noise * env.observation_std
             scale = noise_scale(system, adapted, problem.controls, noise)
             observer = partial(Filter.opened, system, controls=problem.controls, noise=noise, scale=scale)
@@ -249,6 +263,17 @@ class Control:
         if self.out is not None:
             write_run(self.out, env, run, answer, details_of_run(env, run, system, adapted, self.settings()))
         return answer
+
+    def costs(self) -> dict[str, Any]:
+        """The costs that are asked for, by their names in `Problem`."""
+        if self.action_cost is not None and self.q2 is not None:
+            raise InputError("--action-cost and --q2 both weigh actions; give one of them")
+        found = {
+            "state_cost": read_cost("--q1", self.q1),
+            "terminal_cost": read_cost("--q-terminal", self.q_terminal),
+            "action_cost": read_cost("--q2", self.q2) if self.action_cost is None else self.action_cost,
+        }
+        return {name: value for name, value in found.items() if value is not None}
 
     def settings(self) -> dict[str, Any]:
         """How the run was asked for, as JSON values."""

@@ -13,12 +13,13 @@ import tyro
 
 from gce.cli.common import check_numbers, episode_of, find_model, known_names, others_of_group, told, units
 from gce.errors import InputError
+from gce.model.methods import Method
 from gce.progress import progress
 
 Form = Literal["hom_mean", "hom", "dense", "tensor"]
 Potential = Literal["gaussian", "laplace", "vmf", "mlp", "constant"]
-POTENTIAL_VALUE = 2.0
-"""The paper's bandwidth."""
+PUBLISHED = ("actions", "estimator", "hom", "updates", "shared_map")
+"""Choices that the paper leaves."""
 
 
 @dataclass
@@ -33,7 +34,7 @@ class Train:
     """A data set file."""
     out: Path
     """The folder for the model, its log and its checkpoint."""
-    method: Literal["published", "structured"] = "structured"
+    method: Method = "structured"
     """The paper's method, as its text has it, or ours."""
     preset: Literal["literal", "tuned"] = "tuned"
     """Of the published method: all as the paper has it, or with what docs/published.md lists as changed."""
@@ -41,8 +42,20 @@ class Train:
     """Form of the operator."""
     potential: Potential = "gaussian"
     """Potential of the Gibbs weights."""
-    bandwidth: float = POTENTIAL_VALUE
-    """Hyper-parameter of the potential, where it has one."""
+    bandwidth: float | None = None
+    """Hyper-parameter of the potential, where it has one; by default 2, the paper's."""
+    hyper_parameter: Literal["fixed", "learned"] | None = None
+    """Whether training changes it; by default fixed with --method published, and learned otherwise."""
+    actions: Literal["pairs", "neighbours"] | None = None
+    """Published: operators of actions of all pairs of nodes (forward loss, the default), or of neighbours (text)."""
+    estimator: Literal["joint", "neighbours"] | None = None
+    """Published: one regression (the default), or neighbour by neighbour (appendix)."""
+    hom: Literal["relations", "average"] | None = None
+    """Published, form hom: operators by relation (the default), or averaged over receivers (appendix)."""
+    updates: Literal["both", "reconstruction"] | None = None
+    """Published: gradients of both losses (text, the default), or of the reconstruction alone (pseudo code)."""
+    shared_map: bool = False
+    """Published: one map of features for history and future; two by default."""
     decoder: Literal["selection", "message_passing"] = "selection"
     """How observations come back from features: they are among them, or a decoder finds them, as in the paper."""
     iterations: int | None = None
@@ -57,8 +70,8 @@ class Train:
     --network, and for systems that differ in nothing but what their attributes say."""
     learning_rate: float | None = None
     """Largest step size, usually 3e-3."""
-    schedule: Literal["cosine", "paper"] = "cosine"
-    """How the step size falls: along a cosine, or as in the paper."""
+    schedule: Literal["cosine", "paper"] | None = None
+    """How the step size falls: along a cosine, or as in the paper; by default as the method's preset has it."""
     horizon: int | None = None
     """Steps predicted in training at the end; it grows from 4."""
     systems: int | None = None
@@ -96,16 +109,19 @@ class Train:
         names = ("systems", "fit_episodes", "fit_steps", "rollouts")
         check_numbers(self, "iterations", "features", "threads", "horizon", *names)
         given = {name: getattr(self, name) for name in ("schedule", "patience", "learning_rate", *names)}
-        learned = {
-            "form": self.form,
-            "potential": self.potential,
-            "potential_value": self.bandwidth,
-            "features": self.features,
-        }
+        learned: dict[str, Any] = {"form": self.form, "potential": self.potential, "features": self.features}
+        if self.bandwidth is not None:
+            learned["potential_value"] = self.bandwidth
+        if self.hyper_parameter is not None:
+            learned["potential_learned"] = self.hyper_parameter == "learned"
         model = {"decoder": self.decoder, "memory": self.memory, **({"network": True} if self.network else learned)}
         if self.method == "published":
-            model = self._published()
-            given.pop("schedule")
+            model = learned | self._published()
+            given["forward"] = 0.0 if self.updates == "reconstruction" else None
+        for name in PUBLISHED if self.method != "published" else ():
+            if getattr(self, name):
+                flag = f"--{name.replace('_', '-')}"
+                raise InputError(f"{flag} is a choice of the paper's method; add --method published")
         iterations = self.iterations or settings_of(self.method, self.preset, self.world, model)[1]["iterations"]
         torch.set_num_threads(self.threads)
         with Dataset.open(self.data) as data, progress(f"training {self.world}", iterations, "iterations") as done:
@@ -145,6 +161,7 @@ class Train:
             "version": __version__,
             "seconds": round(trained.seconds, 1),
             "validation_nrmse": trained.validation_nrmse,
+            "weights": trained.weights,
         }
         save_model(trained.model, self.out, about)
         print(
@@ -154,22 +171,18 @@ class Train:
         )
 
     def _published(self) -> dict[str, Any]:
-        """Settings of a model of the paper's; what leaves its text is refused."""
+        """Choices that the paper leaves; what leaves its text is refused."""
+        from gce.features.published import left_text
+
         for name, off, left in (
             ("network", False, "features come from message passing ('Mapping to RKHSs')"),
-            ("memory", 0.0, "operators are fitted to the system's own samples (appendix, 'Empirical estimation')"),
-            ("decoder", "selection", "the decoder is always message passing ('Loss functions'); leave it out"),
+            ("memory", 0.0, "operators are fitted to samples of the system (appendix, 'Empirical Estimation')"),
+            ("decoder", "selection", "the decoder is message passing in any case ('Loss Functions')"),
         ):
             if getattr(self, name) != off:
-                raise InputError(f"--{name} leaves the paper's text: {left}. Other features are --method structured")
-        if self.potential in ("mlp", "constant") and self.bandwidth != POTENTIAL_VALUE:
-            raise InputError(f"--bandwidth is {self.bandwidth}, but the potential {self.potential!r} has none")
-        return {
-            "form": "hom_mean_pairs" if self.form == "hom_mean" else self.form,
-            "potential": self.potential,
-            "potential_value": self.bandwidth,
-            "features": self.features,
-        }
+                raise left_text(f"--{name}", left)
+        chosen = {name: getattr(self, name) for name in ("actions", "estimator", "hom", "shared_map")}
+        return {name: value for name, value in chosen.items() if value}
 
     @cached_property
     def _board(self) -> Callable[[str, float, int], object]:
@@ -196,6 +209,8 @@ class Adapt:
     """How many of its episodes to use; all where it has fewer."""
     model: Path | None = None
     """The folder of a model; by default the one that comes with the package for the file's world."""
+    method: Method | None = None
+    """Which of the models that come with the package: the paper's method, or ours, the default."""
 
     def run(self) -> None:
         from gce.cli.own_plan import own_about
@@ -204,7 +219,7 @@ class Adapt:
         from gce.trajectory import Dataset
 
         with Dataset.open(self.file) as data:
-            model = find_model(self.model, data)
+            model = find_model(self.model, data, method=self.method)
             members = data.group(self.group).episodes
             check_numbers(self, "episodes")
             chosen = members[: self.episodes]
@@ -237,6 +252,8 @@ class Predict:
     """Of the noise."""
     model: Path | None = None
     """The folder of a model; by default the one that comes with the package for the file's world."""
+    method: Method | None = None
+    """Which of the models that come with the package: the paper's method, or ours, the default."""
     form: Form | None = None
     """Another form of the operator, to compare."""
     linear: bool = False
@@ -258,16 +275,18 @@ class Predict:
             raise InputError(f"--adapt is {self.adapt}, expected at least 1 episode")
         check_numbers(self, "seeds")
         with Dataset.open(self.file) as data:
-            model = find_model(self.model, data, self.form is not None)
+            model = find_model(self.model, data, self.form is not None, self.method)
             if self.form is not None:
                 model = model.with_form(self.form)
             episode, others = episode_of(data, self.file, self.episode), others_of_group(data, self.episode, self.adapt)
             adapting = [data[k] for k in others]
             unit, names = units(data.world, model), known_names(data.metadata, episode.parameters)
         from gce.system.system import prediction
+        from gce.system.weights import mean_of, weights_told
 
+        reproject = False if self.linear else None
         results = [
-            prediction(model, episode, adapting, unit, self.noise, self.seed + s, False if self.linear else None)
+            prediction(model, episode, adapting, unit, self.noise, self.seed + s, reproject)
             for s in range(self.seeds if self.noise else 1)
         ]
         errors = np.mean([result.nrmse for result in results], axis=0)
@@ -278,6 +297,9 @@ class Predict:
         answer = {
             "nrmse": by_step,
             "coverage_90": sum(result.coverage for result in results) / len(results),
+            "weights": mean_of(
+                [weights_told(r.system, episode, r.adapting, unit, r.predicted[0], reproject) for r in results]
+            ),
             "episode": self.episode,
             "adapt": others,
             "noise": self.noise,

@@ -99,7 +99,7 @@ def plan_own(own: Own, asked: Control) -> dict[str, Any]:
 
     from gce import __version__
     from gce.control.problem import Problem
-    from gce.planning.controller import Controller
+    from gce.planning.controller import Controller, in_space_of
     from gce.views.report.details import details_of_plan
 
     model, labels = own.system.model, own.labels
@@ -116,11 +116,17 @@ def plan_own(own: Own, asked: Control) -> dict[str, Any]:
         low=low,
         high=high,
         state_cost=1.0 if goal.values.ndim == 3 else 0.0,
-        action_cost=ACTION_COST if asked.action_cost is None else asked.action_cost,
+        action_cost=ACTION_COST,
         unit=model.observation_std.double().numpy(),
         action_unit=model.action_std.double().numpy(),
         exogenous=_exogenous(own, asked, M),
     )
+    if goal.tracked is not None and model.features.planned_in_features:
+        raise InputError(
+            "the goal leaves coordinates free, but plans of this model are made in features, which need the whole "
+            "observation to reach; give every coordinate of every node"
+        )
+    problem = in_space_of(model, problem, **asked.costs())
     with planning(f"planning {M} steps") as tell:
         plan = Controller(own.system, problem, weights=asked.weights, tell=tell).plan(start, opening=True)
     away = (plan.observations[-1] - problem.goals[-1])[... if goal.tracked is None else goal.tracked]

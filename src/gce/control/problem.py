@@ -132,7 +132,10 @@ def weights_of(cost: Cost, shape: tuple[int, ...], scale: Any = 1.0) -> Array:
     factors = np.broadcast_to(scale, shape).reshape(-1)
     if cost.ndim == 2 and cost.shape == (size, size) and shape != (size, size):
         values, vectors = np.linalg.eigh((cost + cost.T) / 2)
+        _check_spectrum("a cost", values)
         return np.sqrt(np.clip(values, 0, None))[:, None] * vectors.T * factors
+    if (cost < 0).any():
+        raise InputError(f"a cost is negative ({cost.min():g}); costs are zero or positive")
     try:
         return np.sqrt(np.broadcast_to(cost, shape)).reshape(-1) * factors
     except ValueError:
@@ -149,10 +152,14 @@ def _check_cost(name: str, cost: Cost) -> None:
     square = cost.ndim == 2 and cost.shape[0] == cost.shape[1]
     if (cost < 0).any() and not square:
         raise InputError(f"{name} is negative ({cost.min():g}); costs are zero or positive")
-    if square and cost.shape[0] > 1:
-        lowest = float(np.linalg.eigvalsh((cost + cost.T) / 2).min())
-        diagonal = not (cost < 0).any()  # a table of one number a node and coordinate may be square too
-        if lowest < -1e-9 * max(1.0, float(np.abs(cost).max())) and not diagonal:
-            raise InputError(
-                f"{name} is not positive semi-definite: its lowest eigenvalue is {lowest:g}, expected none below 0"
-            )
+    # A table of one number a node and coordinate may be square too: without negative numbers it is left for later.
+    if square and (cost < 0).any():
+        _check_spectrum(name, np.linalg.eigvalsh((cost + cost.T) / 2))
+
+
+def _check_spectrum(name: str, values: Array) -> None:
+    """That the eigenvalues are those of a matrix of costs."""
+    if values.min() < -1e-9 * max(1.0, float(np.abs(values).max())):
+        raise InputError(
+            f"{name} is not positive semi-definite: its lowest eigenvalue is {values.min():g}, expected none below 0"
+        )

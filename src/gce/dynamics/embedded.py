@@ -40,10 +40,10 @@ class EmbeddedDynamics:
 
     def __post_init__(self) -> None:
         form = self.system.operator.form
-        if not form.controllable or not form.shared:
+        if not form.controllable:
             raise InputError(
-                f"plans in feature space need an operator that all nodes share, this is {form.name!r}; adapt with "
-                "hom_mean or hom"
+                f"the form {form.name!r} entangles history and action: it predicts, but no plan is one quadratic "
+                "problem; adapt with hom_mean, hom or dense"
             )
 
     def frozen_at(self, x0: Float[Array, " s"]) -> EmbeddedDynamics:
@@ -68,7 +68,7 @@ class EmbeddedDynamics:
 
     def rollout(self, x0: Float[Array, " s"], u: Float[Array, "*batch M n"]) -> Float[Array, "*batch M s"]:
         many = u.reshape(-1, *u.shape[-2:])
-        if self.frozen:
+        if self.frozen or not self.system.operator.form.weighted:
             path = self.path(x0, np.empty((0, len(x0))), many[0])
             found = [path.forward(one) for one in many]
         else:
@@ -79,6 +79,8 @@ class EmbeddedDynamics:
         self, x0: Float[Array, " s"], x: Float[Array, "steps s"], u: Float[Array, "M n"]
     ) -> GraphPath | LinearPath:
         M = len(u)
+        if not self.system.operator.form.shared:  # no weights to follow
+            return LinearPath(self._of_edges, self._B, self._constants(M).reshape(M, -1), x0)
         if not self.frozen:
             before = [x0, *x[: M - 1]]
             steps = [self._step(self._fields(before[t]), self._constants(M)[t]) for t in range(M)]
@@ -131,7 +133,21 @@ class EmbeddedDynamics:
         rows = operator.form.num_state_regressors(self.system.topology)
         with torch.no_grad():
             X = model.input_regressors(inputs, None, self.system.topology).double()
-        return (X @ operator.coefficients[rows:].double()).numpy()
+        pushed = X @ operator.coefficients[..., rows:, :].double()
+        return (pushed if operator.pairs is None else pushed + operator.pairs.push(inputs.double())).numpy()
+
+    @cached_property
+    def _of_edges(self) -> csr_array | Array:
+        """A of operators that every edge has of its own."""
+        topology, operator = self.system.topology, self.system.operator
+        rows = operator.form.num_state_regressors(topology)
+        C = operator.coefficients[:, :rows].double().unflatten(1, (topology.max_degree, -1))
+        blocks = C[topology.receivers, topology.slots].mT.numpy()  # [edges, next f, f]
+        f, size = blocks.shape[1], topology.num_nodes * blocks.shape[1]
+        to, of = (ends.numpy()[:, None, None] * f for ends in (topology.receivers, topology.senders))
+        place = np.broadcast_arrays(to + np.arange(f)[:, None], of + np.arange(f))
+        A = csr_array((blocks.ravel(), (place[0].ravel(), place[1].ravel())), shape=(size, size))
+        return A.toarray() if size <= DENSE else A
 
     def _constants(self, M: int) -> Float[Array, "M nodes f"]:
         """What is added at each step when nothing is done."""

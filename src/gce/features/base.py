@@ -111,6 +111,8 @@ class Features(nn.Module, ABC):
 
     name: ClassVar[str]
     Config: ClassVar[type[FeaturesConfig]]
+    method: ClassVar[str] = "structured"
+    """The method that models with this kind are of, unless their file says another (`gce.model.methods`)."""
     formerly: ClassVar[dict[str, Any]] = {}
     """The flat setting by which commands and older files ask for this kind, such as {"network": True}."""
     settings: ClassVar[dict[str, Any]] = {}
@@ -133,6 +135,8 @@ class Features(nn.Module, ABC):
     """How often each signal stands among the regressors; see `spread`."""
     note: ClassVar[str] = ""
     """What a person who looks at such a model should know."""
+    added: ClassVar[tuple[str, ...]] = ()
+    """Tensors that files written before lack; they stay as they were made."""
 
     held: Tensor
 
@@ -215,6 +219,25 @@ class Features(nn.Module, ABC):
     @property
     def num_targets(self) -> int:
         return self.num_effects + self.num_phi
+
+    def form_named(self, name: str) -> str:
+        """The form of the operator behind a name, where a kind has forms of its own."""
+        return name
+
+    @property
+    def acting(self) -> Bool[Tensor, "types inputs"] | None:
+        """Which inputs nodes of a type have, where that is kept; found in the data before training."""
+        return None
+
+    @property
+    def costs(self) -> dict[str, float]:
+        """Q1, Q2 and the terminal weight of plans in features, by their names in `Problem`, unless told otherwise."""
+        return {}
+
+    @property
+    def joint(self) -> bool:
+        """Whether operators of history and action, and of different neighbours, are fitted in one regression."""
+        return True
 
     def spread(self, topology: Topology) -> Callable[[Tensor], Tensor] | None:
         """What puts signals [nodes, batch, d] beside `copies` - 1 images of them that reach beyond neighbours."""

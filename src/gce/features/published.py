@@ -25,12 +25,44 @@ from gce.features.inputs import InputLayer
 from gce.features.message_passing import Encoder, EncoderShape
 from gce.graphs.topology import Topology
 
+CHOICES = {"actions": ("pairs", "neighbours"), "estimator": ("joint", "neighbours"), "hom": ("relations", "average")}
+"""Where the paper leaves a choice or contradicts itself; the first is taken unless told otherwise."""
+FORMS = ("hom_mean", "hom", "dense", "tensor")
+OWN_FORMS = ("hom_mean_pairs", "hom_mean_edges", "hom_pairs", "hom_edges", "hom_average")
+"""Forms of single pairs of nodes, as these four are called inside."""
+
+
+LEAVES = {
+    "own_block": "a shared operator acts on the mean field alone (equation 'Meta-representation')",
+    "reproject": "sequences are generated in the feature space ('Loss Functions')",
+    "previous_action": "the history is the observation before ('Notation and setup')",
+    "late_action": "an action acts on the next observation (equation 'graph dynamics')",
+    "fresh_start": "one operator serves all steps (equation 'Meta-representation')",
+    "node_constants": "the embedding is a sum over histories and actions (equation 'Meta-representation')",
+    "points": "an encoder sees observations and edges ('Mapping to RKHSs')",
+    "kinematics": "features of the whole observation are predicted (equation 'conditional mean embedding')",
+}
+"""Settings of a model that leave the paper's text, and which sentence they leave."""
+
+
+def left_text(option: str, sentence: str, method: str = "structured") -> InputError:
+    """What to say of an option that leaves the paper's text; method: what a model with it would be."""
+    return InputError(
+        f"{option} leaves the paper's text: {sentence}; leave it out, or train by --method {method} (method={method!r})"
+    )
+
 
 @dataclass(frozen=True)
 class PublishedConfig(FeaturesConfig):
     """num_features within +-bound; widths of hidden layers; rounds of messages.
 
     shared_map: one map for phi_H and phi_O. constant: whether a constant stands among the regressors.
+    Where the paper leaves a choice: `actions` of all `pairs` of nodes (forward loss, pseudo code) or of `neighbours`
+    (equation 'Meta-representation'); `estimator` in one `joint` regression, or each history and each action of
+    `neighbours` apart (appendix, 'Empirical Estimation'); operators of `hom` by `relations`, or the `average` over
+    receivers (appendix), which is apart in any case. Regressions apart have no constant.
+    Plans cost q1 at every step, q_terminal more at the last, in features, and q2 of the action's, unless told
+    otherwise.
     """
 
     kind: ClassVar[str] = "published"
@@ -41,6 +73,17 @@ class PublishedConfig(FeaturesConfig):
     bound: float = 1.0
     shared_map: bool = False
     constant: bool = True
+    actions: str = "pairs"
+    estimator: str = "joint"
+    hom: str = "relations"
+    q1: float = 1.0
+    q2: float = 0.1
+    q_terminal: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name, choices in CHOICES.items():
+            if getattr(self, name) not in choices:
+                raise InputError(f"{name} is {getattr(self, name)!r}; the paper leaves {' or '.join(choices)}")
 
     def encoder(self, shape: StateShape) -> Encoder:
         inputs = replace(shape, points=()).input_layer(InputLayer)  # no geometry
@@ -56,7 +99,7 @@ class PublishedConfig(FeaturesConfig):
         return Encoder(inputs, sizes, self.bound)
 
 
-TUNED = {"bound": 3.0, "rounds": 4, "ridge": 1e-3}
+TUNED = {"bound": 3.0, "rounds": 4, "ridge": 1e-3, "q1": 0.0, "q_terminal": 1.0}
 """What the tuned preset changes in the model; the literal one takes the defaults of `PublishedConfig`."""
 PRESETS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "literal": (
@@ -94,12 +137,14 @@ class Published(Features):
 
     name = "published"
     Config = PublishedConfig
+    method = "published"
     config: PublishedConfig
-    dynamics = "gce.dynamics.embedded:EmbeddedDynamics"
+    acts: Tensor
     selects = False
     planned_in_features = True
+    added = ("acts",)
     settings = {
-        "form": "hom_mean_pairs",
+        "form": "hom_mean",
         "own_block": False,
         "potential": "gaussian",
         "potential_value": 2.0,
@@ -118,7 +163,7 @@ class Published(Features):
     def __init__(self, shape: StateShape, config: PublishedConfig) -> None:
         super().__init__(shape, config)
         self.history = config.encoder(shape)
-        self.future = self.history if config.shared_map else config.encoder(shape)
+        self.future = None if config.shared_map else config.encoder(shape)
         self.decoder = Decoder(
             config.num_features,
             shape.num_observations,
@@ -127,22 +172,36 @@ class Published(Features):
             config.node_width,
             config.edge_width,
         )
+        self.register_buffer("acts", torch.ones(shape.num_node_types, shape.num_inputs, dtype=torch.bool))
         self.prepared()
 
     @classmethod
     def check(cls, config: Any) -> None:
         super().check(config)
-        for name, left in (
-            ("own_block", "a shared operator acts on the mean field alone (equation 'Meta-representation')"),
-            ("reproject", "sequences are generated in the feature space ('Loss functions')"),
-            ("previous_action", "the history is the observation before ('Notation and setup')"),
-            ("fresh_start", "one operator serves all steps"),
-        ):
-            if getattr(config, name):
-                raise InputError(
-                    f"{name}={getattr(config, name)} leaves the paper's text: {left}; leave it out, or train by "
-                    "another method"
-                )
+        for name, left in LEAVES.items():
+            value = getattr(config, name)
+            if value:
+                raise left_text(f"{name}={value}", left)
+        if config.form not in (*FORMS, *OWN_FORMS):
+            raise left_text(f"form={config.form!r}", "it has the forms Tensor, Dense, Hom and Hom+Mean ('Comparison')")
+
+    def form_named(self, name: str) -> str:
+        ending = "pairs" if self.config.actions == "pairs" else "edges"
+        named = {"hom_mean": f"hom_mean_{ending}", "hom": f"hom_{ending}"}
+        return "hom_average" if name == "hom" and self.config.hom == "average" else named.get(name, name)
+
+    @property
+    def acting(self) -> Tensor:
+        return self.acts
+
+    @property
+    def costs(self) -> dict[str, float]:
+        c = self.config
+        return {"state_cost": c.q1, "terminal_cost": c.q_terminal, "action_cost": c.q2}
+
+    @property
+    def joint(self) -> bool:
+        return self.config.estimator == "joint"
 
     @property
     def inputs(self) -> InputLayer:
@@ -160,7 +219,7 @@ class Published(Features):
         return self.history.on(topology)
 
     def future_phi(self, x: Tensor, phi: Tensor, topology: Topology) -> Tensor:
-        return phi if self.config.shared_map else self.future(x, topology)
+        return phi if self.future is None else self.future(x, topology)
 
     def reach(self, topology: Topology) -> int:
         return self.config.rounds + 1
@@ -169,9 +228,10 @@ class Published(Features):
         return self.decoder.on(topology)
 
     def constants(self, values: Tensor) -> Tensor:
-        return values if self.config.constant else torch.zeros_like(values)
+        return values if self.config.constant and self.joint else torch.zeros_like(values)
 
     def prepare(self, samples: Any) -> None:
         """Both maps see inputs in the same units."""
         super().prepare(samples)
-        self.future.inputs.load_state_dict(self.history.inputs.state_dict())
+        if self.future is not None:
+            self.future.inputs.load_state_dict(self.history.inputs.state_dict())

@@ -14,6 +14,7 @@ from typing import Any
 from gce.errors import InputError
 from gce.features import KINDS, Features, FeaturesConfig, StateShape, kind_named
 from gce.features.message_passing import MessagePassingConfig
+from gce.potentials import POTENTIALS
 
 FLAT = {"features": "num_features", "linear_features": "num_linear"}
 """Flat settings whose names differ from those of a kind's own."""
@@ -66,6 +67,16 @@ def configured(settings: Mapping[str, Any]) -> ModelConfig:
     settings = _tuples(dict(settings))
     kind, own = kind_and_settings(settings)
     return ModelConfig(**{name: settings[name] for name in settings if name in SHARED}, features=kind.Config(**own))
+
+
+def check_asked(settings: Mapping[str, Any]) -> None:
+    """Of settings as asked for: that a potential without a hyper-parameter is given none."""
+    potential = POTENTIALS.get(settings.get("potential", ""))
+    if potential is not None and not potential.valued and "potential_value" in settings:
+        raise InputError(
+            f"the potential {potential.name!r} has no hyper-parameter, but {settings['potential_value']} was given for "
+            "it; leave that out"
+        )
 
 
 def kind_and_settings(settings: Mapping[str, Any]) -> tuple[type[Features], dict[str, Any]]:

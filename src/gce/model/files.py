@@ -21,6 +21,7 @@ from torch import Tensor
 import gce
 from gce.errors import InputError
 from gce.model.config import configured
+from gce.model.methods import METHODS, folder_name
 from gce.model.model import Model
 
 MODEL, VERSIONS = "gce-model", (2, 1)
@@ -38,8 +39,9 @@ FORMERLY = {
 
 def save_model(model: Model, folder: Path | str, about: dict[str, Any] | None = None) -> None:
     """Write model.safetensors and model.json. about: where the model comes from, JSON values."""
-    text = {"format": MODEL, "format_version": VERSIONS[0], "version": gce.__version__, "about": about or {}}
-    write_pair(Path(folder), "model", dict(model.state_dict()), {**text, "config": model.config.described()})
+    text = {"format": MODEL, "format_version": VERSIONS[0], "version": gce.__version__, "method": model.method}
+    text |= {"about": about or {}, "config": model.config.described()}
+    write_pair(Path(folder), "model", dict(model.state_dict()), text)
 
 
 def load_model(folder: Path | str) -> Model:
@@ -53,12 +55,17 @@ def load_model(folder: Path | str) -> Model:
     except (AttributeError, KeyError, IndexError, TypeError, ValueError, RuntimeError) as error:
         raise InputError(f"{folder}/model.json does not describe a model: {error}; restore or train it again") from None
     expected = model.state_dict()
+    for name in model.features.added:
+        tensors.setdefault(f"features.{name}", expected[f"features.{name}"])
     wrong = sorted(expected.keys() ^ tensors.keys()) or [
         name for name, value in expected.items() if value.shape != tensors[name].shape
     ]
     if wrong:
         raise InputError(f"{folder}/model.safetensors does not fit model.json (look at {wrong[0]}); restore both files")
     model.load_state_dict(tensors)
+    model.method = text.get("method", model.method)  # older files do not say it: the kind of features does
+    if model.method not in METHODS:
+        raise InputError(f"{folder}/model.json is of the method {model.method!r}, not one of {', '.join(METHODS)}")
     return model.eval()
 
 
@@ -68,14 +75,19 @@ def about_model(folder: Path | str) -> dict[str, Any]:
     return about
 
 
-def shipped(world: str) -> Path:
-    """The folder of the model that comes with the package for a world."""
-    folder = Path(str(resources.files("gce"))) / "shipped" / world
+def shipped(world: str, method: str | None = None) -> Path:
+    """The folder of the model that comes with the package for a world; method: another than the usual one."""
+    place = Path(str(resources.files("gce"))) / "shipped"
+    folder = place / folder_name(world, method)
     if not (folder / "model.json").is_file():
-        known = sorted(p.parent.name for p in folder.parent.glob("*/model.json"))
-        raise InputError(
-            f"no model of {world!r} comes with the package, only of {', '.join(known) or 'no world'}; name one"
-        )
+        names = sorted(p.parent.name for p in place.glob("*/model.json"))
+        others = {folder_name("", other) for other in METHODS} - {""}
+        ending = folder_name("", method)
+        mine = [n for n in names if n.endswith(ending) and (ending or not n.endswith(tuple(others)))]
+        known = ", ".join(n.removesuffix(ending) for n in mine) or "no world"
+        of_method = "" if method is None else f" by the method {method}"
+        how = "name one" if method is None else f"train one with `gce train {world} --method {method}`, or name a world"
+        raise InputError(f"no model of {world!r}{of_method} comes with the package, only of {known}; {how}")
     return folder
 
 

@@ -80,7 +80,12 @@ class Units(nn.Module):
 
 
 class Model(Units):
-    """Features, potential and form, in the units of the data they were prepared for."""
+    """Features, potential and form, in the units of the data they were prepared for.
+
+    method: that it is of (`gce.model.methods`).
+    """
+
+    method: str
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config.num_observations, config.num_actions, config.num_exogenous)
@@ -89,12 +94,14 @@ class Model(Units):
         self.potential = make_potential(c.potential, self.features.num_phi, c.potential_value, c.potential_learned)
         copies = self.features.copies
         shape = Shape(copies * self.features.width, copies * c.num_inputs, c.num_relations, c.num_node_types)
-        self.form: Form = make_form(c.form, shape, c.own_block)
+        self.form: Form = make_form(self.features.form_named(c.form), shape, c.own_block)
+        self.method = c.kind.method
 
     def with_form(self, form: str) -> Model:
         """The same features and potential under another form of the operator."""
         other = Model(replace(self.config, form=form))
         other.load_state_dict(self.state_dict())
+        other.method = self.method
         return other.eval()
 
     @property
@@ -291,7 +298,7 @@ class Model(Units):
     def regression(self, num_targets: int) -> Regression:
         """Of the first targets."""
         held = self.features.held_targets[:, :num_targets]
-        return Regression(self.form, held, self.config.node_constants, self.features.prior)
+        return Regression(self.form, held, self.config.node_constants, self.features.prior, self.features.acting)
 
     def sums(
         self,
@@ -308,22 +315,20 @@ class Model(Units):
         Y, fields = self.features.beside_channels(Y, states, topology)
         return self.regression(Y.shape[-1]).sums(nodes_first(X), nodes_first(Y), topology, fields, systems)
 
-    def fit(self, sums: Sums, topology: Topology, ridge: float | None = None, joint: bool = True) -> Operator:
+    def fit(self, sums: Sums, topology: Topology, ridge: float | None = None) -> Operator:
         """The operator of one system, in closed form."""
-        return self.fit_sums([sums], topology, ridge, joint)[0]
+        return self.fit_sums([sums], topology, ridge)[0]
 
-    def fit_sums(
-        self, sums: Sequence[Sums], topology: Topology, ridge: float | None = None, joint: bool = True
-    ) -> list[Operator]:
+    def fit_sums(self, sums: Sequence[Sums], topology: Topology, ridge: float | None = None) -> list[Operator]:
         """The operators of systems on one graph, or of one system from different episodes."""
         regression = self.regression(sums[0].moments.cross.shape[-1])
         ridge = self.config.ridge if ridge is None else ridge
         prior = self.training_prior
         if prior is not None:
-            of_training = regression.fit(Sums(prior.moments), topology, ridge, joint)
+            of_training = regression.fit(Sums(prior.moments), topology, ridge)
             C = of_training.coefficients[:, : len(self.free)]
             sums = [Sums(prior.beside(s.moments, C)) for s in sums]
-        return regression.fit_all(sums, topology, ridge, joint)
+        return regression.fit_all(sums, topology, ridge, self.features.joint)
 
     def fit_all(
         self,
@@ -334,7 +339,8 @@ class Model(Units):
     ) -> list[Operator]:
         """The operators of systems that share a topology (and of each of its graphs), from their rows."""
         sums = self.sums(X, Y, states, topology, len(X))
-        return self.regression(sums[0].moments.cross.shape[-1]).fit_all(sums, topology, self.config.ridge)
+        regression = self.regression(sums[0].moments.cross.shape[-1])
+        return regression.fit_all(sums, topology, self.config.ridge, self.features.joint)
 
 
 def nodes_first(values: Float[Tensor, "*batch nodes d"]) -> Float[Tensor, "nodes rows d"]:

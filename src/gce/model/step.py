@@ -90,10 +90,20 @@ class Stepper:
         acting = self.model.acting_inputs(inputs)
         X = self.model.input_regressors(acting, going, self.topology)
         push = self._apply(X, self.from_inputs)
+        if self.model.form.pairs:
+            push = push + self._pushed(acting, push.shape[-1])
         if self.constants is not None:
             own = self.constants.repeat_interleave(inputs.shape[1] // self.constants.shape[1], dim=1)
             push = push + (own if going is None else own * going)
         return Drive(inputs, acting, push, going)
+
+    def _pushed(self, acting: Float[Tensor, "nodes rows a"], targets: int) -> Float[Tensor, "nodes rows m"]:
+        """What actions of all nodes do to each, where pairs of nodes have operators of their own."""
+        parts = acting.split(self.topology.splits) if self.by_nodes else acting.chunk(len(self.operators), dim=1)
+        known = [operator.pairs for operator in self.operators if operator.pairs is not None]
+        return torch.cat(
+            [pairs.push(part, targets) for pairs, part in zip(known, parts, strict=True)], dim=0 if self.by_nodes else 1
+        )
 
     def targets(
         self, x: Float[Tensor, "nodes rows c"], phi: Float[Tensor, "nodes rows p"], drive: Drive

@@ -16,6 +16,7 @@ from gce.operators.forms import (
     register_form,
     residual_by_target,
 )
+from gce.operators.paired import HomAverageForm, HomEdgesForm, HomMeanEdgesForm, HomMeanPairsForm, HomPairsForm
 
 __all__ = [
     "FORMS",
@@ -23,8 +24,13 @@ __all__ = [
     "Blocks",
     "DenseForm",
     "Form",
+    "HomAverageForm",
+    "HomEdgesForm",
     "HomForm",
+    "HomMeanEdgesForm",
     "HomMeanForm",
+    "HomMeanPairsForm",
+    "HomPairsForm",
     "LocalForm",
     "Operator",
     "Shape",

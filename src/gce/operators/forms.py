@@ -12,15 +12,17 @@ own derives from `Form` and is made known by `register_form`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from gce.graphs.topology import Topology
 from gce.names import register, registered
+from gce.operators.pairs import Pairs
 from gce.potentials import mean_field
 
 
@@ -64,6 +66,11 @@ class Form(ABC):
     """Whether all nodes have one operator; otherwise each has its own."""
     weighted: ClassVar[bool] = False
     """Whether the regressors use Gibbs weights."""
+    pairs: ClassVar[bool] = False
+    """Whether each pair of nodes has an operator of its own for actions (`gce.operators.pairs`); the regressors then
+    hold the node's own actions, from which those of all are gathered."""
+    averaged: ClassVar[bool] = False
+    """Whether operators of the history are means over the nodes that they act on, each neighbour apart."""
 
     def __init__(self, shape: Shape, own_block: bool = True) -> None:
         self.shape, self.own_block = shape, own_block
@@ -112,6 +119,16 @@ class Form(ABC):
     def num_constants(self, topology: Topology) -> int:
         """How many of the last regressors are constants, which no ridge penalises."""
         return self.shape.num_node_types if self.shared else 1
+
+    def groups(self, topology: Topology) -> Int[Tensor, " D"]:
+        """Which regressors are regressed together where estimators are not joint: those of one number."""
+        found = torch.ones(self.num_regressors(topology), dtype=torch.int64)
+        found[: self.num_state_regressors(topology)] = 0
+        return found
+
+    def reach(self, topology: Topology) -> Sequence[Bool[Tensor, "_ _"] | None]:
+        """Of each graph, [i, j] where actions of j reach i; None for everywhere. Asked of forms with `pairs`."""
+        return [None] * len(topology.splits)
 
     def blocks(self, coefficients: Float[Tensor, "*nodes D m"], width: int) -> Blocks | None:
         """How the rows of C split into the block of a node's own features and fields of its neighbours'.
@@ -162,6 +179,9 @@ class TensorForm(Form):
     def action_regressors(self, actions: Tensor, topology: Topology) -> Tensor:
         return actions[..., :0]
 
+    def groups(self, topology: Topology) -> Tensor:
+        return _by_slot(topology, self._columns())
+
 
 @register_form
 class DenseForm(Form):
@@ -180,6 +200,9 @@ class DenseForm(Form):
 
     def action_regressors(self, actions: Tensor, topology: Topology) -> Tensor:
         return slot_table(topology.sent(actions), topology)
+
+    def groups(self, topology: Topology) -> Tensor:
+        return _by_slot(topology, self.shape.num_features, self.shape.num_actions)
 
 
 @register_form
@@ -203,6 +226,12 @@ class HomForm(Form):
 
     def action_regressors(self, actions: Tensor, topology: Topology) -> Tensor:
         return relation_sums(actions, topology, self.shape.num_relations)
+
+    def groups(self, topology: Topology) -> Tensor:
+        found = super().groups(topology) * self.shape.num_relations
+        history = self.num_state_regressors(topology)
+        found[:history] = torch.arange(self.shape.num_relations).repeat_interleave(self.shape.num_features)
+        return found
 
     def blocks(self, coefficients: Tensor, width: int) -> Blocks:
         k = self.shape.num_relations
@@ -242,24 +271,6 @@ class HomMeanForm(Form):
 
 
 @register_form
-class HomMeanPairsForm(HomMeanForm):
-    """C_mean (sum over j in E(i) of alpha_ij psi_j) + sum over all nodes j of B_ij a_j.
-
-    The paper keeps an operator for each pair (i, j) of a node and an action (its forward loss and pseudo code); so many
-    columns are for systems of some ten nodes.
-    """
-
-    name, of_paper = "hom_mean_pairs", False
-
-    def num_regressors(self, topology: Topology) -> int:
-        pairs = max(topology.splits) ** 2 * self.shape.num_actions
-        return self.num_state_regressors(topology) + pairs + self.shape.num_node_types
-
-    def action_regressors(self, actions: Tensor, topology: Topology) -> Tensor:
-        return pair_table(actions, topology)
-
-
-@register_form
 class LocalForm(Form):
     """C psi_i + B a_i, each node alone and shared by all: for features and actions that hold what others do."""
 
@@ -292,7 +303,7 @@ class Operator:
 
     coefficients: C, [regressors, targets], with a first axis of nodes where nodes have their own.
     channels: coefficients of the model's vector channels, where it has them.
-    constants: of single nodes, beside what all share, where the model has them.
+    constants: of single nodes, beside what all share, where the model has them; pairs: of their actions likewise.
     residual: covariance of what one step leaves unexplained, of the free coordinates first; system: the matrices that
         were inverted, one for each set of targets with rows of its own; rows: samples used.
     """
@@ -305,6 +316,7 @@ class Operator:
     rows: int
     channels: Float[Tensor, " k"] | None = None
     constants: Float[Tensor, "nodes m"] | None = None
+    pairs: Pairs | None = None
 
     @property
     def condition(self) -> Float[Tensor, "*nodes"]:
@@ -358,17 +370,11 @@ def slot_table(values: Float[Tensor, "edges *batch d"], topology: Topology) -> F
     return _columns(topology.by_slot.sum(values), topology.max_degree)
 
 
-def pair_table(values: Float[Tensor, "nodes *batch d"], topology: Topology) -> Float[Tensor, "nodes *batch columns"]:
-    """Columns (i, j, d): the values of node j of a graph at its node i, 0 at others; as many as the largest needs."""
-    most, d = max(topology.splits), values.shape[-1]
-    tables = []
-    for part in values.split(topology.splits):
-        n = len(part)
-        everyone = torch.nn.functional.pad(part.movedim(0, -2).flatten(-2), (0, (most - n) * d))
-        at = torch.eye(most, dtype=values.dtype, device=values.device)[:n]
-        at = at.reshape(n, *[1] * (everyone.ndim - 1), most, 1)
-        tables.append((at * everyone.unsqueeze(-2)).flatten(-2))
-    return torch.cat(tables)
+def _by_slot(topology: Topology, *widths: int) -> Int[Tensor, " D"]:
+    """A number for each slot of each part, which has so many columns a slot, and one for the constant."""
+    slots = torch.arange(topology.max_degree)
+    parts = [(slots + k * len(slots)).repeat_interleave(width) for k, width in enumerate(widths)]
+    return torch.cat([*parts, torch.tensor([len(widths) * len(slots)])])
 
 
 def _columns(table: Float[Tensor, "places *batch d"], width: int) -> Float[Tensor, "nodes *batch columns"]:

@@ -20,12 +20,9 @@ data contribute are the sums in `Moments`, which add up: adapting on episodes on
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from operator import add, sub
-from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -33,34 +30,11 @@ from jaxtyping import Bool, Float, Int
 from scipy.optimize import nnls
 from torch import Tensor
 
+from gce.errors import InputError
 from gce.graphs.topology import Topology
+from gce.operators.additive import SHARED, Additive
 from gce.operators.forms import Form, Operator, condition_number, residual_by_target
-
-Statistics = TypeVar("Statistics", bound="Additive")
-SHARED: dict[str, Any] = {"shared": True}
-"""Metadata of a field that both operands have in common (the type of a node): it is carried over, not added."""
-
-
-class Additive:
-    """A frozen dataclass whose fields are sums. a + b holds what both were made of; (a + b) - b is a, up to rounding.
-
-    Every field takes part, so that a field added later cannot be forgotten. A field that is None in both stays None.
-    """
-
-    def __add__(self: Statistics, other: Statistics) -> Statistics:
-        return self._combined(other, add)
-
-    def __sub__(self: Statistics, other: Statistics) -> Statistics:
-        return self._combined(other, sub)
-
-    def _combined(self: Statistics, other: Statistics, operation: Callable[[Any, Any], Any]) -> Statistics:
-        values = {}
-        for part in dataclasses.fields(self):  # type: ignore[arg-type]
-            mine, theirs = getattr(self, part.name), getattr(other, part.name)
-            if (mine is None) != (theirs is None):
-                raise ValueError(f"{type(self).__name__}.{part.name} is known on one side only")
-            values[part.name] = mine if mine is None or "shared" in part.metadata else operation(mine, theirs)
-        return type(self)(**values)
+from gce.operators.pairs import PairSums, Solved, cholesky
 
 
 @dataclass(frozen=True)
@@ -94,22 +68,20 @@ class Solution:
 def solve(
     moments: Moments,
     ridge: Float[Tensor, " D"],
-    split: int | None = None,
+    groups: Int[Tensor, " D"] | None = None,
 ) -> Solution:
     """Solve in float64 by Cholesky; gradients flow through.
 
-    split: regress the first `split` columns and the rest separately, as the paper's appendix does for history and
-        action; None solves jointly.
+    groups: columns of one number are regressed together and others apart, as the paper's appendix does; None solves
+        jointly.
     """
     gram, cross = moments.gram / moments.rows, moments.cross / moments.rows
     system = gram + torch.diag(ridge.double())
     # A regressor that is always zero and not penalised has coefficient zero, whatever stands here.
     system = system + torch.diag_embed((system.diagonal(dim1=-2, dim2=-1) == 0).double())
-    if split is not None:
-        apart = torch.ones_like(gram)
-        apart[..., :split, split:] = apart[..., split:, :split] = 0
-        system = system * apart
-    C = torch.cholesky_solve(cross, _cholesky(system))
+    if groups is not None:
+        system = system * (groups.unsqueeze(0) == groups.unsqueeze(1))
+    C = torch.cholesky_solve(cross, cholesky(system))
     square = moments.square / moments.rows
     residual = square - C.mT @ cross - cross.mT @ C + C.mT @ gram @ C
     return Solution(C, (residual + residual.mT) / 2, system)
@@ -135,25 +107,12 @@ def solve_below(moments: Moments, prior: Prior) -> Float[Tensor, "sets D"]:
     if not bool(broken.any()):
         return c
     A = prior.below[broken] / prior.below[broken].norm(dim=-1, keepdim=True)
-    factor = _cholesky(solution.system[broken]).detach()
+    factor = cholesky(solution.system[broken]).detach()
     B = torch.linalg.solve_triangular(factor, A.mT, upper=False)
     problems = torch.cat([B, factor.mT @ c[broken].detach().unsqueeze(-1)], dim=-1).numpy()
     multipliers = torch.as_tensor(np.stack([nnls(one[:, :-1], one[:, -1])[0] for one in problems]))
     change = torch.cholesky_solve(A.mT @ multipliers.unsqueeze(-1), factor).squeeze(-1)
     return c - torch.zeros_like(c).index_put((broken,), change)
-
-
-def _cholesky(system: Tensor) -> Tensor:
-    """Where the ridge is too small for the data, the smallest jitter that makes the matrix definite is added."""
-    if not bool(torch.isfinite(system).all()):
-        raise ValueError("the regression holds numbers that are not finite")
-    factor, info = torch.linalg.cholesky_ex(system)
-    jitter = 1e-14 * system.diagonal(dim1=-2, dim2=-1).mean(-1).clamp_min(1e-300)
-    while bool(info.any()):
-        eye = torch.eye(system.shape[-1], dtype=system.dtype, device=system.device)
-        factor, info = torch.linalg.cholesky_ex(system + jitter[..., None, None] * eye)
-        jitter = 10 * jitter
-    return factor
 
 
 @dataclass(frozen=True)
@@ -207,6 +166,7 @@ class Sums(Additive):
     moments: Moments
     fields: FieldSums | None = None
     nodes: NodeSums | None = None
+    pairs: PairSums | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -214,13 +174,15 @@ class Regression:
     """Sums and fits for targets, those that move the state first.
 
     held: whether a target never moves at nodes of a type. node_constants: kappa of constants of single nodes, where
-        there are any. prior: of the coefficients of vector channels, where there are any.
+        there are any. prior: of the coefficients of vector channels, where there are any. acting: which inputs nodes of
+        a type may have, all where it is not known; for forms with operators of single pairs.
     """
 
     form: Form
     held: Bool[Tensor, "types m"]
     node_constants: float = 0.0
     prior: Prior | None = None
+    acting: Bool[Tensor, "types a"] | None = None
 
     def sums(
         self,
@@ -238,7 +200,11 @@ class Regression:
             (x.unflatten(1, (systems, -1)).transpose(0, 1), y.unflatten(1, (systems, -1)).transpose(0, 1), node_type)
             for (x, y), node_type in zip(by_graph, types, strict=True)
         ]
-        moments = [m for graph in graphs for m in self._moments(*graph)]
+        history = self.form.num_state_regressors(topology)
+        if self.form.pairs:
+            near = self.form.reach(topology)
+            return [s for graph, one in zip(graphs, near, strict=True) for s in self._paired(*graph, history, one)]
+        moments = [m for graph in graphs for m in self._moments(*graph, history)]
         if fields is None and self.node_constants and self.form.shared:  # otherwise nodes have all of their own
             nodes = [NodeSums(x, y, t) for X, Y, t in graphs for x, y in zip(X.sum(2), Y.sum(2), strict=True)]
             return [Sums(m, None, of_graph) for m, of_graph in zip(moments, nodes, strict=True)]
@@ -252,11 +218,28 @@ class Regression:
         ]
         return [Sums(m, of_graph) for m, of_graph in zip(moments, found, strict=True)]
 
+    def _paired(
+        self,
+        X: Float[Tensor, "systems nodes batch D"],
+        Y: Float[Tensor, "systems nodes batch m"],
+        node_type: Int[Tensor, " nodes"],
+        history: int,
+        near: Bool[Tensor, "nodes nodes"] | None,
+    ) -> list[Sums]:
+        """The sums of each system; what inputs do is kept apart, pair by pair."""
+        if len(self.patterns[0]) > 1:
+            raise InputError(f"the form {self.form.name!r} is for features of which none is held; choose another form")
+        state, inputs, rest = X.split([history, a := self.form.shape.num_actions, X.shape[-1] - history - a], dim=-1)
+        X = torch.cat([state, torch.zeros_like(inputs), rest], dim=-1)
+        pairs = [PairSums.of(*part, node_type, self.acting, near) for part in zip(inputs, X, Y, strict=True)]
+        return [Sums(m, pairs=p) for m, p in zip(self._moments(X, Y, node_type, history), pairs, strict=True)]
+
     def _moments(
         self,
         X: Float[Tensor, "systems nodes batch D"],
         Y: Float[Tensor, "systems nodes batch m"],
         node_type: Int[Tensor, " nodes"],
+        history: int,
     ) -> list[Moments]:
         """The sums of each system, for each pattern of held targets one after another."""
         patterns = self.patterns[0]
@@ -274,6 +257,9 @@ class Regression:
         else:
             keep = (~patterns[:, node_type]).to(X.dtype)[..., None, None]
             each = Moments.of(X, Y)
+            if self.form.averaged:  # of the history, what it tells of the mean of all nodes
+                told = X[..., :history].mT @ Y.mean(1, keepdim=True)
+                each = replace(each, cross=torch.cat([told, each.cross[..., history:, :]], dim=-2))
             sums = [keep * value.unsqueeze(1) for value in (each.gram, each.cross, each.square)]
         return [Moments(gram, cross, square, rows) for gram, cross, square in zip(*sums, strict=True)]
 
@@ -304,8 +290,8 @@ class Regression:
         return self.fit_all([sums], topology, ridge, joint)[0]
 
     def fit_all(self, sums: Sequence[Sums], topology: Topology, ridge: float, joint: bool = True) -> list[Operator]:
-        """The operators of several systems, solved at once where they have equally many rows."""
-        if len({s.moments.rows for s in sums}) > 1:
+        """The operators of several systems, solved at once where they have equally many rows (and nodes)."""
+        if len({(s.moments.rows, s.moments.gram.shape) for s in sums}) > 1:
             return [self.fit(s, topology, ridge, joint) for s in sums]
         channels = self._channels(sums)
         left = [s.moments if c is None else _left_by(s, c) for s, c in zip(sums, channels, strict=True)]
@@ -314,14 +300,17 @@ class Regression:
             m if share is None or s.nodes is None else s.nodes.without(m, share)
             for m, s, share in zip(left, sums, shares, strict=True)
         ]
+        pairs = [s.pairs.solved(s.moments.rows, ridge, joint) for s in sums if s.pairs is not None]
+        if joint and pairs:
+            moments = [_without(m, p) for m, p in zip(moments, pairs, strict=True)]
         D, expected = moments[0].gram.shape[-1], self.form.num_regressors(topology)
         if expected != D:
             raise ValueError(f"the sums are of {D} regressors, the form has {expected}")
         gram, cross, square = (torch.stack([getattr(m, n) for m in moments]) for n in ("gram", "cross", "square"))
         penalty = torch.full((D,), ridge, dtype=torch.float64, device=gram.device)
         penalty[D - self.form.num_constants(topology) :] = 0
-        split = None if joint else self.form.num_state_regressors(topology)
-        solution = solve(Moments(gram, cross, square, moments[0].rows), penalty, split)
+        groups = None if joint and not self.form.averaged else self.form.groups(topology).to(gram.device)
+        solution = solve(Moments(gram, cross, square, moments[0].rows), penalty, groups)
         patterns, which = self.patterns
         moving = (~patterns[:, topology.node_type]).double().mean(-1)
         moving = moving if self.form.shared else torch.ones_like(moving)
@@ -335,7 +324,9 @@ class Regression:
             constants = None
             if share is not None and of_system.nodes is not None:
                 constants = share[which].T * (of_system.nodes.Y - of_system.nodes.X @ C)
-            operators.append(Operator(self.form, C, residual, solution.system[k], ridge, rows, found, constants))
+            of_pairs = pairs[k].operators(C) if pairs else None
+            system = solution.system[k]
+            operators.append(Operator(self.form, C, residual, system, ridge, rows, found, constants, of_pairs))
         return operators
 
     def _channels(self, sums: Sequence[Sums]) -> Sequence[Tensor | None]:
@@ -370,6 +361,12 @@ def _with_channels(
     features = residual[..., pairs:, pairs:]
     features = features if features.ndim == 2 else features.mean(0)
     return torch.block_diag(torch.diag(fields.left(channels) / rows), features)
+
+
+def _without(moments: Moments, solved: Solved) -> Moments:
+    """What the inputs of pairs leave to the form's regressors (Frisch and Waugh 1933)."""
+    gram, cross, square = solved.explained(moments.gram.shape[-1])
+    return replace(moments, gram=moments.gram - gram, cross=moments.cross - cross, square=moments.square - square)
 
 
 def _left_by(sums: Sums, channels: Float[Tensor, " k"]) -> Moments:

@@ -1,7 +1,8 @@
 """Controllers: an adapted system and a problem in, plans out.
 
 Weights along the plan: `along` recomputes features and Gibbs weights along the predicted path and solves again until
-the plan settles; `frozen` keeps everything as it is at the current state, which is the paper's reading and one solve.
+the plan settles; `frozen` keeps everything as it is at the current state. Where plans are made in features, frozen
+weights are the default, and the plan is the paper's convex program; elsewhere they are a linearisation at one state.
 
 What controllers share stands here too: the dynamics that suit a system, plans, a problem in flat, normalised terms.
 """
@@ -10,8 +11,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Literal, Protocol, runtime_checkable
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -27,7 +28,7 @@ from gce.dynamics.embedded import EmbeddedDynamics
 from gce.dynamics.features import FeatureDynamics
 from gce.dynamics.state import StateDynamics, state_dynamics
 from gce.errors import InputError
-from gce.model.model import Units
+from gce.model.model import Model, Units
 from gce.system.system import System
 from gce.trajectory import Sizes
 
@@ -63,6 +64,8 @@ def dynamics_of(
 
 def filter_dynamics(system: System, controls: Bool[Array, "nodes a"]) -> StateDynamics | AnchoredDynamics:
     """The model's own steps; on graphs on which their derivative would take too long, those around one state."""
+    if not system.model.features.selects:
+        raise InputError("a filter needs a model whose features hold the observation; plan again from what is seen")
     if system.model.features.anchored(system.topology):
         return AnchoredDynamics(system, controls)
     return state_dynamics(system, controls, opening=True)
@@ -226,6 +229,19 @@ def efforts(cost: Cost, problem: Problem, scale: Array) -> Float[Array, " n"]:
     return found.reshape(problem.low.shape)[problem.controls]
 
 
+def in_space_of(model: Model, problem: Problem, **costs: Any) -> Problem:
+    """The problem in the space that plans of a model are made in; costs: to change, by their names in `Problem`.
+
+    In features it is the paper's: |psi - psi_*|^2_Q1 at every step, with a weight of the last, and |psi^a|^2_Q2 within
+    bounds; no limit on the rate, and nothing that keeps to the plan before.
+    """
+    if not model.features.planned_in_features:
+        return replace(problem, **costs)
+    unit = model.arrays.action_std
+    asked: dict[str, Any] = {**model.features.costs, **costs}
+    return replace(problem, on="features", rate=None, change_cost=0.0, action_unit=unit, **asked)
+
+
 @dataclass(frozen=True, eq=False)
 class Controller:
     """Plans for one system and problem.
@@ -237,7 +253,7 @@ class Controller:
 
     system: System
     problem: Problem
-    weights: Literal["along", "frozen"] = "along"
+    weights: Literal["along", "frozen"] | None = None
     iterations: int = 120
     tolerance: float = 1e-4
     patience: int = 4
@@ -252,7 +268,7 @@ class Controller:
                 "be controlled; adapt with hom_mean, hom or dense"
             )
         check_problem(p, n, c)
-        if self.weights not in ("along", "frozen"):
+        if self.weights not in ("along", "frozen", None):
             raise InputError(f"weights are kept 'along' the plan or 'frozen', not {self.weights!r}")
         chosen_solver(self.solver)
         if self.system.model.features.planned_in_features and p.on != "features":
@@ -276,7 +292,8 @@ class Controller:
         clock = time.process_time()
         p, model = self.problem, self.system.model
         exogenous = exogenous_after(p, step, model.exogenous_std)
-        frozen = self.weights == "frozen"
+        usual = "frozen" if model.features.planned_in_features else "along"
+        frozen = (self.weights or usual) == "frozen"
         known = dynamics_of(self.system, p.controls, opening, exogenous, p.on, frozen)
         state = self.system.state(observation, opening, before)
         x0 = known.reduced(state)

@@ -30,8 +30,9 @@ from gce.graphs.topology import Topology
 from gce.model.model import Model
 from gce.model.step import Stepper, rollout
 from gce.operators import Operator
+from gce.operators.additive import SHARED, Additive
 from gce.operators.prior import Colour
-from gce.operators.regression import SHARED, Additive, Sums
+from gce.operators.regression import Sums
 from gce.trajectory import Episode, check_one_system
 
 

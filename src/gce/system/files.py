@@ -11,6 +11,7 @@ import gce
 from gce.errors import InputError
 from gce.graphs.graph import Graph
 from gce.model.files import load_model, read_pair, save_model, write_pair
+from gce.operators.pairs import PairSums
 from gce.operators.prior import Colour
 from gce.operators.regression import FieldSums, Moments, NodeSums, Sums
 from gce.system.evidence import Evidence, Starts
@@ -38,6 +39,8 @@ def save_system(system: System, folder: Path | str, about: dict[str, Any] | None
         tensors |= {f"fields_{name}": value for name, value in vars(sums.fields).items()}
     if sums.nodes is not None:
         tensors |= {f"nodes_{name}": value for name, value in vars(sums.nodes).items()}
+    if sums.pairs is not None:
+        tensors |= {f"pairs_{name}": torch.as_tensor(v) for name, v in vars(sums.pairs).items() if v is not None}
     colour = system.evidence.colour
     if colour is not None:
         tensors["noise_size"] = colour.size
@@ -75,13 +78,17 @@ def load_system(folder: Path | str) -> System:
         nodes = None
         if "nodes_X" in tensors:
             nodes = NodeSums(*(tensors[f"nodes_{name}"] for name in ("X", "Y", "node_type")))
+        pairs = None
+        if "pairs_gram" in tensors:
+            gram, X, Y, columns = (tensors[f"pairs_{name}"] for name in ("gram", "X", "Y", "columns"))
+            pairs = PairSums(gram, X, Y, columns, int(tensors["pairs_num_inputs"]), tensors.get("pairs_near"))
         total, squares, smoothed = (tensors[f"starts_{name}"].numpy() for name in ("total", "squares", "smoothed"))
         starts = Starts(int(text["episodes"]), total, squares, smoothed, float(text["noise"]))
         spread = Spread(tensors["spread_squares"].numpy(), tensors["spread_counts"].numpy())
         colour = None
         if "noise_size" in tensors:
             colour = Colour(float(text["noise_correlation"]), tensors["noise_size"])
-        evidence = Evidence(Sums(moments, fields, nodes), starts, colour)
+        evidence = Evidence(Sums(moments, fields, nodes, pairs), starts, colour)
         return fitted(model, Graph(**arrays), evidence, spread, text["ridge"])
     except (KeyError, IndexError, TypeError, ValueError, RuntimeError) as error:
         raise InputError(f"{folder}/system.safetensors does not hold a system: {error}; adapt again") from None

@@ -292,6 +292,8 @@ def fitted(model: Model, graph: Graph, evidence: Evidence, spread: Spread, ridge
         raise InputError("the episodes lead to numbers that are not finite; look for values far out of the usual range")
     operator = evidence.operator(model, Topology.of(graph, model.device), ridge)
     rows, regressors = moments.rows, moments.gram.shape[-1]
+    if evidence.sums.pairs is not None:
+        regressors += evidence.sums.pairs.Y[..., 0].numel()
     if rows < regressors:
         warnings.warn(
             f"{rows} samples for {regressors} regressors: the ridge decides what the data leave open; "
@@ -303,13 +305,18 @@ def fitted(model: Model, graph: Graph, evidence: Evidence, spread: Spread, ridge
 
 @dataclass(frozen=True)
 class Prediction:
-    """Observations predicted, the 90% interval, the error of each step, and the share of the truth in the interval."""
+    """Observations predicted, the 90% interval, the error of each step, and the share of the truth in the interval.
+
+    system: what predicted; adapting: the episodes as it saw them.
+    """
 
     predicted: Float[np.ndarray, "steps_plus_1 nodes d"]
     low: Float[np.ndarray, "steps_plus_1 nodes d"]
     high: Float[np.ndarray, "steps_plus_1 nodes d"]
     nrmse: Float[np.ndarray, " steps"]
     coverage: float
+    system: System
+    adapting: list[Episode]
 
 
 def prediction(
@@ -336,4 +343,5 @@ def prediction(
     predicted = system.predict(noisy(truth[0]), episode.actions, exogenous=episode.exogenous, reproject=reproject)
     low, high = system.intervals(predicted)
     inside = (truth[1:] >= low[1:]) & (truth[1:] <= high[1:])
-    return Prediction(predicted, low, high, nrmse(predicted[1:], truth[1:], unit), float(inside.mean()))
+    error = nrmse(predicted[1:], truth[1:], unit)
+    return Prediction(predicted, low, high, error, float(inside.mean()), system, seen)

@@ -189,6 +189,8 @@ def blocks(model: Model, operator: Operator) -> tuple[Float[Tensor, "f f"], Floa
         raise InputError(
             f"a certificate needs shared blocks (hom_mean), the operator is {form.name!r}; adapt with hom_mean"
         )
+    if features.planned_in_features:
+        return parts.own.T, parts.fields[0].T
     if not features.selects:
         raise InputError("a certificate needs a model whose features hold the observation, this one decodes it")
     if not features.linear:
@@ -222,8 +224,9 @@ def stabilised(model: Model, operator: Operator, radius: float = 1.0, steps: int
     """
     if certificate(model, operator).radius <= radius + 1e-9:
         return operator, 1.0
-    history = operator.coefficients.shape[0] - operator.form.shape.num_relations * operator.form.shape.num_actions
-    history -= operator.form.shape.num_node_types
+    parts = operator.form.blocks(operator.coefficients, model.features.width)
+    assert parts is not None  # of the certificate above
+    history = len(operator.coefficients) - len(parts.rest)
 
     def shrunk(factor: float) -> Operator:
         C = operator.coefficients.clone()

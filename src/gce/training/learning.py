@@ -27,6 +27,7 @@ from gce.operators.regression import Moments, Sums
 from gce.progress import progress
 from gce.system.evidence import colour_of, see, total
 from gce.system.system import adapt
+from gce.system.weights import mean_of, weights_told
 from gce.training.batches import Recorded, SystemData, TrainingConfig, digest, draw_batch, loss_of
 from gce.training.loop import Progress, Training, place_for
 from gce.training.preparation import config_for, prepare, settings_of
@@ -43,11 +44,15 @@ TURNS = 4
 
 @dataclass(frozen=True)
 class Trained:
-    """A model, its error on what was kept for validation (mean NRMSE of whole episodes), and the seconds it took."""
+    """A model, its error on what was kept for validation (mean NRMSE of whole episodes), and the seconds it took.
+
+    weights: what its Gibbs weights do there (`gce.system.weights`), where it has any.
+    """
 
     model: Model
     validation_nrmse: float
     seconds: float
+    weights: dict[str, float] | None = None
 
 
 def train(
@@ -97,6 +102,7 @@ def train(
     kept, rest = split_for_training(data, validation, seed)
     config = config_for(data, **model)
     prepared = prepare(config, rest, seed).to(device)
+    prepared.method = method
     # A stretch from the middle of an episode must mean the same as one from its start.
     cut = not (config.fresh_start or config.previous_action or config.history > 1)
     wanted = max(horizon, settings.fit_steps)
@@ -111,7 +117,8 @@ def train(
     if prior is not None:
         remember(prepared, prior, list(_by_system(rest)))
         best = validation_error(prepared, kept)
-    return Trained(prepared.eval(), best, run.seconds)
+    trained = prepared.eval()
+    return Trained(trained, best, run.seconds, _weights(trained, kept))
 
 
 def training_of(
@@ -124,6 +131,14 @@ def training_of(
 
     about, data = model.config.described(), digest(systems, validation)
     return Training(model, loss, lambda: validation_error(model, validation), config, folder, about, data)
+
+
+def _weights(model: Model, systems: Systems) -> dict[str, float] | None:
+    """What the Gibbs weights do on what was kept for validation."""
+    if not model.form.weighted:
+        return None
+    unit = model.observation_std.double().cpu().numpy()
+    return mean_of([weights_told(adapt(model, rest, measure=False), one, rest, unit) for one, *rest in systems])
 
 
 def validation_error(model: Model, systems: Systems) -> float:

@@ -12,8 +12,9 @@ from torch import Tensor
 
 from gce.errors import InputError
 from gce.features import KINDS
-from gce.features.published import PRESETS
-from gce.model.config import FLAT, SHARED, ModelConfig, configured, kind_asked_for
+from gce.features.published import PRESETS, Published, left_text
+from gce.model.config import FLAT, SHARED, ModelConfig, check_asked, configured, kind_asked_for
+from gce.model.methods import check_method
 from gce.model.model import Model, Units
 from gce.training.batches import SystemData
 from gce.trajectory import Dataset, Normalisation
@@ -39,14 +40,29 @@ def settings_of(
     method: str, preset: str, world: str | None, model: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """(settings of a model, how to train it) of a method; model: what is asked for beside it."""
-    if method == "structured":
-        return dict(model), training_for(world, model)
-    if method != "published":
-        raise InputError(f"there is no method {method!r}; the methods are published, structured")
+    check_asked(model)
+    return SETTINGS[check_method(method)](preset, world, model)
+
+
+def _structured(preset: str, world: str | None, model: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    found = kind_asked_for(model).method
+    if found != "structured":
+        raise InputError(f"kind={model['kind']!r} is of the method {found}, asked for as structured; name the method")
+    return dict(model), training_for(world, model)
+
+
+def _published(preset: str, world: str | None, model: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     if preset not in PRESETS:
         raise InputError(f"there is no preset {preset!r} of the published method; there are {', '.join(PRESETS)}")
+    asked = model.get("kind", Published.name)
+    if asked != Published.name:
+        raise left_text(f"kind={asked!r}", "features come from message passing ('Mapping to RKHSs')")
     of_model, of_training = PRESETS[preset]
-    return {**of_model, **model, "kind": "published"}, dict(of_training)
+    return {**of_model, **model, "kind": Published.name}, dict(of_training)
+
+
+SETTINGS = {"structured": _structured, "published": _published}
+"""By method, from a preset, a world and what is asked for: settings of the model, and how to train it."""
 
 
 def _preset(world: str | None, part: str) -> dict[str, Any]:
@@ -144,6 +160,8 @@ def prepare(config: ModelConfig, data: Dataset, seed: int = 0) -> Model:
         systems = [SystemData(model, [part[k]]) for k in range(min(len(part), 100))]
         model.features.prepare((system.states[0, ::4].transpose(0, 1), system.topology) for system in systems)
         model.held[:, : len(model.free)] = _held(model, systems)
+        if model.features.acting is not None:
+            model.features.acting.copy_(_acting(model, systems))
     return model
 
 
@@ -160,6 +178,15 @@ def take_units(model: Units, data: Dataset, seed: int) -> Dataset:
         std = torch.as_tensor(np.concatenate(rows).std(0))
         model.exogenous_std.copy_(torch.where(std > 0, std, 1.0))
     return part
+
+
+def _acting(model: Model, systems: Sequence[SystemData]) -> Tensor:
+    """Which inputs are ever other than zero at nodes of a type."""
+    c = model.config
+    found = torch.zeros(c.num_node_types, c.num_inputs)
+    for system in systems:
+        found.index_add_(0, system.topology.node_type, (system.inputs != 0).float().sum((0, 1)))
+    return found > 0
 
 
 def _held(model: Model, systems: Sequence[SystemData]) -> Tensor:

@@ -27,10 +27,10 @@ from gce.model.model import Model
 from gce.planning.closed_loop import control, figures, problem_for, uncontrolled
 from gce.planning.controller import Controller, Plan, Planner
 from gce.system.system import System, adapt
+from gce.system.weights import weights_along
 from gce.trajectory import Episode
 from gce.views.explorer.server import Job
 from gce.views.pages import drawn, scene_of, shown_coordinates
-from gce.views.report.details import weights_along
 
 Array = np.ndarray
 

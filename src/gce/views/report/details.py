@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from jaxtyping import Bool, Complex, Float, Int
 
 from gce import __version__
@@ -33,14 +32,13 @@ from gce.dynamics.state import StateDynamics, state_class
 from gce.envs import GraphEnv
 from gce.errors import InputError
 from gce.metrics import nrmse
-from gce.model.model import nodes_first
 from gce.names import written
 from gce.planning.closed_loop import Run, uncontrolled
 from gce.planning.controller import Plan
-from gce.potentials import gibbs_weights
 from gce.system.evidence import model_inputs, normalised, opening_paths, opening_states, operators_of, see, total
 from gce.system.system import System
 from gce.system.uncertainty import LARGEST_UNION, blocks
+from gce.system.weights import spread_of, weights_along, weights_told
 from gce.trajectory import Episode
 
 Array = np.ndarray
@@ -167,12 +165,22 @@ def _details(
     """predicted: observations, actions and exogenous inputs that no fit knew. happened: arrays of `Details`."""
     weights = weights_along(system, happened["observations"], happened["actions"])
     counts, errors = np.zeros(0, np.int64), np.zeros((0, 0))
+    told = spread_of(weights, system.topology) if weights.shape[1] else None
     if predicted is not None and adapted:
         truth, taken, exogenous = predicted
         counts, errors = fit_by_episodes(system, adapted, truth, taken, happened["unit"], exogenous)
+        known = Episode(system.graph, truth, taken, exogenous)
+        told = weights_told(system, known, adapted, happened["unit"])
+        told = told and {**told, "nrmse": float(errors[-1].mean())}
     return Details(
         **happened,
-        about={**about, "points": system.model.config.points, "model": _model(system), "versions": versions()},
+        about={
+            **about,
+            "points": system.model.config.points,
+            "model": _model(system),
+            "mean_field": told,
+            "versions": versions(),
+        },
         edge_index=system.graph.edge_index,
         node_type=system.graph.node_type,
         weights=weights,
@@ -191,7 +199,7 @@ def _model(system: System) -> dict[str, Any]:
     features = system.model.features
     config = dataclasses.asdict(system.model.config)
     own = config.pop("features")
-    config |= {"kind": features.name, **own, "operator_alone": features.linear}
+    config |= {"method": system.model.method, "kind": features.name, **own, "operator_alone": features.linear}
     learned = getattr(system.model.potential, "value", None)
     return config if learned is None else {**config, "potential_value": float(learned.detach())}
 
@@ -232,21 +240,6 @@ def read_details(folder: Path) -> Details:
     return Details(**{**arrays, "about": about})
 
 
-def weights_along(
-    system: System, observations: Float[Array, "steps_plus_1 nodes d"], actions: Float[Array, "steps nodes a"]
-) -> Float[Array, "steps_plus_1 edges"]:
-    """alpha of every edge at each observation of an episode; no edges where the form of the operator has no weights."""
-    model = system.model
-    if not model.form.weighted:
-        return np.zeros((len(observations), 0))
-    seen = torch.as_tensor(normalised(model, observations), dtype=model.dtype, device=model.device)
-    acted = torch.as_tensor(actions, dtype=model.dtype, device=model.device) / model.action_std
-    with torch.no_grad():
-        x = model.states(seen, acted)
-        phi = nodes_first(model.features(x, system.topology)[..., model.config.num_state :])
-        return gibbs_weights(model.potential, phi, system.topology).T.double().cpu().numpy()
-
-
 def operator_spectrum(system: System, weights: Float[Array, " edges"]) -> Complex[Array, " eigenvalues"]:
     """Of the operator in feature space with weights frozen.
 
@@ -265,9 +258,9 @@ def operator_spectrum(system: System, weights: Float[Array, " edges"]) -> Comple
 
 
 def step_spectrum(system: System, observation: Float[Array, "nodes d"]) -> Complex[Array, " eigenvalues"]:
-    """Of the derivative of one step at an observation at which nothing is pushed."""
+    """Of the derivative of one step at an observation at which nothing is pushed; none where steps stay in features."""
     state = system.state(observation, opening=False)
-    if state.numel() > LARGEST_STATE:
+    if state.numel() > LARGEST_STATE or system.model.features.planned_in_features:
         return np.zeros(0, np.complex128)
     kind = state_class(system)
     known = (kind if kind.whole else StateDynamics)(

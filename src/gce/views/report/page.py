@@ -95,6 +95,7 @@ def data_of(details: Details, figures: dict[str, Any]) -> dict[str, Any]:
         "spectra": {"operator": _eigenvalues(d.operator_spectrum), "step": _eigenvalues(d.step_spectrum)},
         "fit": {"counts": d.fit_counts.tolist(), "errors": _numbers(d.fit_errors)},
         "figures": figures,
+        "mean_field": about.get("mean_field"),
         "settings": about["settings"],
         "model": about["model"],
         "versions": about["versions"],

@@ -27,6 +27,11 @@ function summary() {
   const seconds = f.plan_seconds || [];
   if (seconds.length) add(seconds.length === 1 ? "planning, CPU time" : `${seconds.length} plans, CPU time`, `${brief(seconds.reduce((a, b) => a + b, 0))} s`);
   add("planner", f.status);
+  const field = DATA.mean_field || {};
+  add("Gibbs weight of a node on itself, mean", field.self);
+  add("neighbours that count, exp of the entropy", field.effective_neighbours);
+  if (field.nrmse !== undefined)
+    add("prediction error (NRMSE): own weights, identity, uniform", [field.nrmse, field.nrmse_identity, field.nrmse_uniform].map(brief).join(", "));
   byId("figures").replaceChildren(...found.map(([name, value]) => {
     const box = document.createElement("div"), term = document.createElement("dt"), what = document.createElement("dd");
     [term.textContent, what.textContent] = [name, value];

@@ -1,0 +1,34 @@
+"""Statistics that add up: what episodes tell of a system, and can be taken out again."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from operator import add, sub
+from typing import Any, TypeVar
+
+Statistics = TypeVar("Statistics", bound="Additive")
+SHARED: dict[str, Any] = {"shared": True}
+"""Metadata of a field that both operands have in common (the type of a node): it is carried over, not added."""
+
+
+class Additive:
+    """A frozen dataclass whose fields are sums. a + b holds what both were made of; (a + b) - b is a, up to rounding.
+
+    Every field takes part, so that a field added later cannot be forgotten. A field that is None in both stays None.
+    """
+
+    def __add__(self: Statistics, other: Statistics) -> Statistics:
+        return self._combined(other, add)
+
+    def __sub__(self: Statistics, other: Statistics) -> Statistics:
+        return self._combined(other, sub)
+
+    def _combined(self: Statistics, other: Statistics, operation: Callable[[Any, Any], Any]) -> Statistics:
+        values = {}
+        for part in dataclasses.fields(self):  # type: ignore[arg-type]
+            mine, theirs = getattr(self, part.name), getattr(other, part.name)
+            if (mine is None) != (theirs is None):
+                raise ValueError(f"{type(self).__name__}.{part.name} is known on one side only")
+            values[part.name] = mine if mine is None or "shared" in part.metadata else operation(mine, theirs)
+        return type(self)(**values)
