@@ -77,7 +77,7 @@ def test_predict_prints_json_alone(rope, model):
     arguments = ["predict", str(rope), "--episode", "1", "--adapt", "2", "--model", str(model), "--json"]
     done = subprocess.run([sys.executable, "-m", "gce", *arguments], capture_output=True, text=True, check=True)
     answer = json.loads(done.stdout)
-    assert answer.keys() == {"nrmse", "coverage_90", "episode", "adapt", "noise", "seed", "version"}
+    assert answer.keys() == {"nrmse", "coverage_90", "weights", "episode", "adapt", "noise", "seed", "version"}
     assert answer["nrmse"].keys() == {"1", "10", "50", "100", "mean"}
     # The episodes have 20 steps.
     assert all(value >= 0 for step, value in answer["nrmse"].items() if step in ("1", "10", "mean"))

@@ -56,6 +56,7 @@ def left_text(option: str, sentence: str, method: str = "structured") -> InputEr
 class PublishedConfig(FeaturesConfig):
     """num_features within +-bound; widths of hidden layers; rounds of messages.
 
+    scale, heard: how training begins: the std of the features, and the share of messages and hidden layers in them.
     shared_map: one map for phi_H and phi_O. constant: whether a constant stands among the regressors.
     Where the paper leaves a choice: `actions` of all `pairs` of nodes (forward loss, pseudo code) or of `neighbours`
     (equation 'Meta-representation'); `estimator` in one `joint` regression, or each history and each action of
@@ -71,6 +72,8 @@ class PublishedConfig(FeaturesConfig):
     edge_width: int = 32
     rounds: int = 2
     bound: float = 1.0
+    scale: float = 0.5
+    heard: float = 1.0
     shared_map: bool = False
     constant: bool = True
     actions: str = "pairs"
@@ -95,6 +98,7 @@ class PublishedConfig(FeaturesConfig):
             node_width=self.node_width,
             edge_width=self.edge_width,
             rounds=self.rounds,
+            shortcut=True,
         )
         return Encoder(inputs, sizes, self.bound)
 
@@ -231,7 +235,9 @@ class Published(Features):
         return values if self.config.constant and self.joint else torch.zeros_like(values)
 
     def prepare(self, samples: Any) -> None:
-        """Both maps see inputs in the same units."""
+        """Both maps begin as one: a rollout puts what one predicts where the other stands."""
+        samples = list(samples)
         super().prepare(samples)
+        self.history.start_at(samples, self.config.scale, self.config.heard)
         if self.future is not None:
-            self.future.inputs.load_state_dict(self.history.inputs.state_dict())
+            self.future.load_state_dict(self.history.state_dict())
