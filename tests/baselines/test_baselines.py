@@ -30,6 +30,8 @@ TINY = {
     "vae": {"latent": 6, "width": 24, "max_nodes": 6},
     "pcc": {"latent": 6, "width": 24, "max_nodes": 6},
     "graph_ode": {"features": 8, "node_width": 12, "edge_width": 8},
+    "dmdc": {},
+    "gns": {"width": 12},
 }
 QUICK = {
     "iterations": 6,
@@ -37,7 +39,7 @@ QUICK = {
     "validate_every": 3,
     "draw": Draw(systems=2, windows=2, fit_episodes=2, fit_steps=6),
 }
-GRAPH_METHODS = ("kpm", "cko", "graph_ode")
+GRAPH_METHODS = ("kpm", "cko", "graph_ode", "dmdc", "gns")
 
 
 def recorded(world: str = "rope"):
