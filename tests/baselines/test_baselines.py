@@ -238,7 +238,9 @@ def test_previous_actions_are_no_features():
 @pytest.mark.parametrize("name", [n for n, kind in BASELINES.items() if issubclass(kind, Trainable)])
 def test_training_lowers_the_loss(name, tmp_path):
     model = untrained(name, seed=1)
-    plan = dataclasses.replace(model.schedule, **{**QUICK, "iterations": 1000, "learning_rate": 1e-2})
+    plan = dataclasses.replace(
+        model.schedule, **{**QUICK, "iterations": 1000, "learning_rate": 3 * model.schedule.learning_rate}
+    )
     systems = [model.recorded(system_episodes("rope", g)) for g in (0, 1, 2)]
     run = training_of(model, systems, [], plan, tmp_path)
 
@@ -249,7 +251,7 @@ def test_training_lowers_the_loss(name, tmp_path):
 
     before = loss()
     run.iteration = 100  # past the warm-up
-    for _ in range(25):
+    for _ in range(100):
         run._iterate()
         run.iteration += 1
     assert loss() < 0.9 * before

@@ -88,7 +88,7 @@ class Gns(Advancing):
 
         def each(rows: Tensor) -> Tensor:
             """The same for everything in the batch."""
-            return rows.to(x.dtype).view(len(rows), *[1] * (x.ndim - 2), -1).expand(-1, *x.shape[1:-1], -1)
+            return rows.to(x.dtype).view(len(rows), *[1] * (x.ndim - 2), rows.shape[1]).expand(-1, *x.shape[1:-1], -1)
 
         kinds = nn.functional.one_hot(t.node_type, c.num_node_types)
         relations = nn.functional.one_hot(t.edge_type[joined], c.num_relations)
