@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,9 +21,11 @@ from gce.metrics import nrmse
 from gce.model.model import Model
 from gce.model.step import Stepper, path_of
 from gce.operators import Operator
+from gce.operators.hierarchy import Strengths
 from gce.system.evidence import (
     Evidence,
     Seen,
+    Starts,
     colour_of,
     model_inputs,
     normalised,
@@ -65,6 +69,15 @@ class System:
     spread: Spread
     ridge: float | None = None
     seen: tuple[Seen, ...] = ()
+
+    @classmethod
+    def adapted(
+        cls, model: Model, episodes: Sequence[Episode], ridge: float | None, measure: bool, strengths: Strengths | None
+    ) -> System:
+        """What `adapt` gives."""
+        if strengths is not None:
+            raise InputError(f"a model of the method {model.method} has no strengths to give; leave them out")
+        return _adapted(model, list(episodes), ridge, measure)
 
     def predict(
         self,
@@ -189,6 +202,18 @@ class System:
         later = fitted(self.model, self.graph, self.evidence + seen.evidence, spread, self.ridge)
         return replace(later, seen=(*self.seen, seen))
 
+    def kept(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """(tensors, JSON values) that the system follows from, beside its model, graph, starts and spread."""
+        tensors, text = self.evidence.kept()
+        return tensors, {**text, "ridge": self.ridge}
+
+    @classmethod
+    def restored(
+        cls, model: Model, graph: Graph, tensors: dict[str, Tensor], text: dict[str, Any], starts: Starts, spread: Spread
+    ) -> System:
+        """From what `kept` gave."""
+        return fitted(model, graph, Evidence.restored(tensors, text, starts), spread, text["ridge"])
+
     def state(
         self, observation: np.ndarray, opening: bool, before: tuple[np.ndarray, np.ndarray] | None = None
     ) -> Float[Tensor, "nodes c"]:
@@ -261,14 +286,32 @@ def predict_together(
     ]
 
 
-def adapt(model: Model, episodes: Sequence[Episode], ridge: float | None = None, measure: bool = True) -> System:
+def adapt(
+    model: Model,
+    episodes: Sequence[Episode],
+    ridge: float | None = None,
+    measure: bool = True,
+    strengths: Strengths | None = None,
+) -> System:
     """Fit the operator of the system that some episodes are of, in closed form.
 
     measure: how far predictions are off, for intervals; it costs a fit and a prediction for each episode.
+    strengths: of the parts of a model of the general method, where left-out rollouts shall not choose them.
     """
     episodes = list(episodes)
     if not episodes:
         raise InputError("there is no episode to adapt to; give at least one")
+    return class_of(model).adapted(model, episodes, ridge, measure, strengths)
+
+
+def class_of(model: Model) -> type[System]:
+    """The class of systems that the model's kind of features names."""
+    module, name = model.features.adapted.split(":")
+    named: type[System] = getattr(importlib.import_module(module), name)
+    return named
+
+
+def _adapted(model: Model, episodes: list[Episode], ridge: float | None, measure: bool) -> System:
     graph, lasts = episodes[0].graph, all(episode.length > 1 for episode in episodes)
     prior = model.training_prior
     seen = see(model, episodes, graph, prior.colour(graph.num_nodes) if prior is not None and lasts else None)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from gce.errors import InputError
 from gce.features import KINDS
+from gce.features.general import General
 from gce.features.published import PRESETS, Published, left_text
 from gce.model.config import FLAT, SHARED, ModelConfig, check_asked, configured, kind_asked_for
 from gce.model.methods import check_method
@@ -61,8 +62,50 @@ def _published(preset: str, world: str | None, model: Mapping[str, Any]) -> tupl
     return {**of_model, **model, "kind": Published.name}, dict(of_training)
 
 
-SETTINGS = {"structured": _structured, "published": _published}
+MINUTES = 3.0
+"""Of CPU time, that the general method trains for unless told otherwise."""
+GENERAL: dict[str, Any] = {
+    "iterations": 1_000_000,
+    "horizon": 10,
+    "horizons": (2, 2, 2, 5, 5, 5, 10, 10, 10, 10),
+    "minutes": MINUTES,
+    "learning_rate": 2e-3,
+    "rollouts": 8,
+    "fit_episodes": 4,
+    "fit_steps": 24,
+    "noise": 0.003,
+    "fresh_share": 0.1,
+}
+"""How the general method trains; the last horizon is the one under shifts."""
+
+
+def _general(preset: str, world: str | None, model: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    asked = model.get("kind", "general")
+    if asked != "general":
+        raise InputError(f"kind={asked!r} is of another method than general; name the method, or leave the kind out")
+    return {**model, "kind": "general"}, dict(GENERAL)
+
+
+SETTINGS = {"structured": _structured, "published": _published, "general": _general}
 """By method, from a preset, a world and what is asked for: settings of the model, and how to train it."""
+
+
+def usual_method(world: str | None) -> str:
+    """What data are trained by unless a method is named: worlds have features made for them."""
+    from gce.envs import WORLDS
+
+    return "structured" if world in WORLDS else "general"
+
+
+def by_time(usual: dict[str, Any], iterations: int | None, minutes: float | None) -> dict[str, Any]:
+    """How to train, with the time it may take: as asked, or as usual where no iterations are asked for either."""
+    if minutes is not None and not 0 < minutes < float("inf"):
+        raise InputError(f"minutes is {minutes}, expected a time above zero such as 3")
+    if iterations is not None and minutes is not None:
+        raise InputError(f"iterations={iterations} and minutes={minutes:g} both say how long to train; give one of them")
+    if iterations is not None:
+        return {name: value for name, value in usual.items() if name != "minutes"}
+    return usual if minutes is None else {**usual, "minutes": minutes}
 
 
 def _preset(world: str | None, part: str) -> dict[str, Any]:
@@ -104,7 +147,11 @@ def config_for(data: Dataset, **overrides: Any) -> ModelConfig:
         "late_action": late,
         "previous_action": late,
     }
-    return configured(with_preset(found, _preset(data.world, "model"), overrides))
+    preset = _preset(data.world, "model")
+    if kind_asked_for(overrides) is General:  # knows nothing of a world
+        preset = {}
+        found |= {"structure": overrides.get("structure") or structure_of(data), "late_action": False}
+    return configured(with_preset(found, preset, overrides))
 
 
 def with_preset(found: Mapping[str, Any], preset: Mapping[str, Any], asked: Mapping[str, Any]) -> dict[str, Any]:
@@ -155,6 +202,10 @@ def prepare(config: ModelConfig, data: Dataset, seed: int = 0) -> Model:
     part = take_units(model, data, seed)
     with torch.no_grad():
         model.observation_mean[[velocity for _, velocity in config.kinematics]] = 0
+        if isinstance(model.features, General):
+            steps = np.concatenate([np.diff(e.observations, axis=0).reshape(-1, config.num_observations) for e in part])
+            units = model.observation_mean, model.observation_std
+            model.features.motion.set_units(*units, torch.as_tensor(steps.std(0), dtype=torch.float32))
         model.features.inputs.unit_mean.copy_(model.observation_mean)
         model.features.inputs.unit_std.copy_(model.observation_std)
         systems = [SystemData(model, [part[k]]) for k in range(min(len(part), 100))]
@@ -203,3 +254,40 @@ def _held(model: Model, systems: Sequence[SystemData]) -> Tensor:
         squares.index_add_(0, system.topology.node_type, moved)
         counts.index_add_(0, system.topology.node_type, torch.ones(len(moved), 1))
     return ((squares / counts.clamp_min(1)).sqrt() < HELD_BELOW) & (counts > 0)
+
+
+def structure_of(data: Dataset, episodes: int = 200) -> dict[str, Any]:
+    """Positions with velocities, angles on the circle, frames: from the recordings alone (temporary)."""
+    from itertools import combinations
+
+    seen = [data[k].observations.astype(float) for k in range(min(len(data), episodes))]
+    d = seen[0].shape[-1]
+    now, nxt = (np.concatenate([o[part].reshape(-1, d) for o in seen]) for part in (slice(-1), slice(1, None)))
+    step, mid = nxt - now, (now + nxt) / 2
+
+    def slope(y: np.ndarray, x: np.ndarray) -> tuple[float, float]:
+        s = (x * y).sum() / (x * x).sum().clip(1e-12)
+        return float(1 - np.square(y - s * x).sum() / np.square(y).sum().clip(1e-12)), float(s)
+
+    circles = [p for p in combinations(range(d), 2) if np.abs(np.hypot(now[:, p[0]], now[:, p[1]]) - 1).max() < 1e-3]
+    angles = {c for pair in circles for c in pair}
+    moves: list[tuple[int, int, float]] = []
+    turns: list[tuple[int, int, int, float]] = []
+    for p in sorted(set(range(d)) - angles):
+        found = [(*slope(step[:, p], mid[:, v]), v) for v in range(d) if v not in {p, *angles}]
+        if found and max(found)[0] > 0.95 and max(found)[1] > 0:
+            moves.append((p, max(found)[2], max(found)[1]))
+    for i, j in circles:
+        turn = np.angle((nxt[:, i] + 1j * nxt[:, j]) * (now[:, i] - 1j * now[:, j]))
+        found = [(*slope(turn, mid[:, w]), w) for w in range(d) if w not in (i, j)]
+        if found and max(found)[0] > 0.95:
+            turns.append((i, j, max(found)[2], max(found)[1]))
+    framed = bool(turns and len(moves) >= 2)
+    vectors = list(zip(*(m[:2] for m in moves[:2]), strict=True)) if framed else []
+    return {
+        "moves": tuple(moves),
+        "turns": tuple(turns),
+        "circles": tuple(circles),
+        "vectors": tuple(vectors),
+        "frame": turns[0][:2] if framed else None,
+    }
