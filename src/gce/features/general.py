@@ -61,7 +61,7 @@ class Round(nn.Module):
         self.update = layers(2 * width, width, width)
 
     def forward(self, h: Tensor, e: Tensor, wires: Wires) -> Tensor:
-        said = self.after(self.sender(h)[wires.senders] + self.receiver(h)[wires.receivers] + e)
+        said = self.after(wires.heard(self.sender(h), self.receiver(h)) + e)
         heard = torch.zeros_like(h).index_add(0, wires.receivers, said)
         return h + self.update(torch.cat([h, heard], -1))
 
@@ -77,7 +77,7 @@ class Global(nn.Module):
         self.weight = nn.Sequential(nn.SiLU(), nn.Linear(width, channels))
 
     def forward(self, h: Tensor, e: Tensor, wires: Wires) -> Tensor:
-        w = self.weight(self.sender(h)[wires.senders] + self.receiver(h)[wires.receivers] + e)  # [edges, batch, k]
+        w = self.weight(wires.heard(self.sender(h), self.receiver(h)) + e)  # [edges, batch, k]
         b, found, first, edge = self.right(h), [], 0, 0
         for nodes, edges in wires.splits:
             s, r = (ends[edge : edge + edges] - first for ends in (wires.senders, wires.receivers))
@@ -104,6 +104,10 @@ class Wires:
     nodes: Float[Tensor, "nodes 1 _"]
     edges: Float[Tensor, "edges 1 _"]
     splits: tuple[tuple[int, int], ...]
+
+    def heard(self, sent: Float[Tensor, "nodes ..."], received: Float[Tensor, "nodes ..."]) -> Float[Tensor, "edges ..."]:
+        """Each edge's sender's row of the former plus its receiver's of the latter."""
+        return sent.index_select(0, self.senders) + received.index_select(0, self.receivers)
 
 
 class General(Features):
@@ -214,8 +218,7 @@ class General(Features):
 
     def between(self, q: Float[Tensor, "nodes batch d"], wires: Wires) -> Float[Tensor, "edges batch d"]:
         """Senders less receivers, as the receivers see them."""
-        at = q[wires.receivers]
-        return self.motion.seen_from(q[wires.senders] - at, at)
+        return self.motion.seen_from(wires.heard(q, -q), q.index_select(0, wires.receivers))
 
     def hidden(
         self,

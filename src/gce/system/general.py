@@ -111,13 +111,13 @@ class GeneralSystem(System):
     def update(self, episode: Episode) -> GeneralSystem:
         """Adapted to one more episode, with the strengths and the latent numbers found before."""
         fit = Fit(self.model, self.graph, [recorded(self.model, episode, [episode], self.graph)])
-        spread = self.spread + fit.errors([(0, 0, episode.length)], self._hierarchy)
+        spread = self.spread + fit.errors([(0, 0, episode.length)], self.hierarchy)
         sums = fit.sums(self.model.tensor(np.asarray(self.strengths.latent)), [(0, 0, episode.length)])
         told = self.evidence + Told(sums, starts_of(self.model, episode))
         return GeneralSystem.of(self.model, self.graph, told, spread, self.strengths)
 
     @property
-    def _hierarchy(self) -> Hierarchy:
+    def hierarchy(self) -> Hierarchy:
         return Fit(self.model, self.graph, []).under(self.operator.coefficients, self.dense, self.strengths.latent)
 
     def rollout(
@@ -134,7 +134,7 @@ class GeneralSystem(System):
         x = self.state(observation, opening, before)
         inputs = model_inputs(self.model, actions, exogenous, self.graph)
         with torch.no_grad():
-            states = torch.cat([x[None], self._hierarchy.rollout(x[:, None], inputs[:, :, None])[:, :, 0]])
+            states = torch.cat([x[None], self.hierarchy.rollout(x[:, None], inputs[:, :, None])[:, :, 0]])
             return Path(states, self.model.features(states, self.topology), inputs)
 
     def covariance(
@@ -154,7 +154,7 @@ class GeneralSystem(System):
         path = self.rollout(
             observation, actions, exogenous=exogenous, opening=opening, before=before, reproject=reproject
         )
-        nodes, c, step = self.graph.num_nodes, self.model.config, self._hierarchy.step
+        nodes, c, step = self.graph.num_nodes, self.model.config, self.hierarchy.step
         Sigma = torch.block_diag(*self.operator.residual.expand(nodes, -1, -1))
         still = path.states.new_zeros(nodes * len(self.model.free))
         P, found = torch.zeros(nodes * c.num_state, nodes * c.num_state, dtype=torch.float64), []
@@ -201,7 +201,7 @@ class GeneralSystem(System):
             )
 
     def _following(self, reproject: bool) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
-        nodes, step = self.graph.num_nodes, self._hierarchy.step
+        nodes, step = self.graph.num_nodes, self.hierarchy.step
 
         def following(z: Tensor, a: Tensor, fresh: Tensor) -> Tensor:
             return step(z.reshape(nodes, 1, -1), a.reshape(nodes, 1, -1)).flatten()

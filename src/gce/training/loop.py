@@ -55,7 +55,7 @@ class LoopConfig:
     checkpoint_every: int = 50
     patience: int = 0
     minutes: float = math.inf
-    parts: tuple[float, ...] = (0.04, 0.15, 0.3, 0.45, 0.6, 0.7, 0.8, 0.9)
+    parts: tuple[float, ...] = (0.05, 0.3, 0.6, 0.8)
 
 
 def learning_rate(config: LoopConfig, iteration: int, share: float | None = None) -> float:
