@@ -19,13 +19,11 @@ from gce.model.methods import check_method
 from gce.model.model import Model, Units
 from gce.training.batches import SystemData
 from gce.trajectory import Dataset, Normalisation
+from gce.trajectory.structure import check_said, find_kinematics
 
-KINEMATIC_TOLERANCE = 1e-3
 HELD_BELOW = 0.05
 UNIT_EPISODES = 200
 """How many episodes the units are taken from."""
-STRUCTURE = ("points", "late_action", "fresh_start")
-"""What a file's metadata may say about a world's structure, under `structure`."""
 
 
 def training_for(world: str | None, model: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -123,10 +121,7 @@ def config_for(data: Dataset, **overrides: Any) -> ModelConfig:
     """
     first = data[0]
     dt = float(data.metadata.get("dt") or 1.0)
-    structure = data.metadata.get("structure", {})
-    for name in structure:
-        if name not in STRUCTURE:
-            raise InputError(f"the metadata's structure says {name!r}; it may say {', '.join(STRUCTURE)}")
+    structure = check_said(data.metadata.get("structure", {}))
     kinematics = find_kinematics(data, dt)
     late = bool(structure.get("late_action", False))
     graphs = [data.group(int(g)).graph for g in np.unique(data.groups)]
@@ -174,25 +169,6 @@ def _opens_at_rest(data: Dataset, kinematics: tuple[tuple[int, int], ...], episo
     return bool(velocities) and all(
         not data[k].observations[0][:, velocities].any() for k in range(min(episodes, len(data)))
     )
-
-
-def find_kinematics(data: Dataset, dt: float, episodes: int = 20) -> tuple[tuple[int, int], ...]:
-    """Pairs (position, velocity) of coordinates with v_t = (p_t - p_{t-1}) / dt throughout the first episodes."""
-    sample = [data[k].observations.astype(np.float64) for k in range(min(episodes, len(data)))]
-    d = sample[0].shape[-1]
-    pairs = []
-    for velocity in range(d):
-        v = np.concatenate([o[1:, :, velocity].ravel() for o in sample])
-        if v.std() == 0:
-            continue
-        for position in range(d):
-            difference = np.concatenate([np.diff(o[..., position], axis=0).ravel() for o in sample]) / dt
-            # Single precision leaves a rounding of positions, magnified by 1/dt.
-            rounding = 4e-7 * max(np.abs(o[..., position]).max() for o in sample) / dt
-            if position != velocity and np.abs(difference - v).max() < KINEMATIC_TOLERANCE * v.std() + rounding:
-                pairs.append((position, velocity))
-                break
-    return tuple(sorted(pairs))
 
 
 def prepare(config: ModelConfig, data: Dataset, seed: int = 0) -> Model:
