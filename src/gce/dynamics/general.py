@@ -82,11 +82,12 @@ class GeneralDynamics(StateDynamics):
 
     def _moved(self, x: Float[Tensor, "M nodes c"], y: Float[Tensor, "M nodes m"]) -> tuple[Tensor, Tensor]:
         """How each node's next state answers to its state and to its targets, y given."""
-        motion, d = learner(self.system.model).motion, self.system.model.config.num_observations
+        motion, c = learner(self.system.model).motion, self.system.model.config
+        d, history = c.num_observations, c.history
 
         def moved(x: Tensor, y: Tensor) -> Tensor:
             o = motion.outward(motion.advance(motion.inward(x[:d]), y))
-            return torch.cat([o, torch.zeros_like(x[d:])])
+            return torch.cat([o, x[:d], torch.zeros_like(x[2 * d :])] if history == 2 else [o, torch.zeros_like(x[d:])])
 
         slopes = torch.func.vmap(torch.func.jacfwd(moved, argnums=(0, 1)))(x.flatten(0, 1), y.flatten(0, 1))
         of_state, of_target = (part.unflatten(0, x.shape[:2]) for part in slopes)

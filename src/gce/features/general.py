@@ -14,6 +14,7 @@ What acts within a step on all (rigid rods) comes by one linear system on the gr
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -145,7 +146,7 @@ class General(Features):
         self.free = self.motion.free
         self.layer = s.input_layer(InputLayer)
         known = s.num_node_types + s.num_node_attributes
-        before = s.num_state - s.num_observations
+        before = (s.history - 1) * s.num_observations + s.previous_action * s.num_actions
         own = len(self.motion.kept) + before + s.num_inputs
         between = s.num_observations + s.num_relations + s.num_edge_attributes
         self.encode = layers(own + known + config.latent, w, w)
@@ -194,8 +195,9 @@ class General(Features):
 
     def inward(self, x: Float[Tensor, "*batch c"]) -> Float[Tensor, "*batch c"]:
         """States in the units of motion."""
-        d = self.shape.num_observations
-        return torch.cat([self.motion.inward(x[..., :d]), x[..., d:]], -1)
+        d, history = self.shape.num_observations, self.shape.history
+        seen = [self.motion.inward(x[..., k * d : (k + 1) * d]) for k in range(history)]
+        return torch.cat([*seen, x[..., history * d :]], -1)
 
     def wires(self, topology: Topology) -> Wires:
         n, other = self.shape.num_node_attributes, topology.senders != topology.receivers
@@ -228,14 +230,15 @@ class General(Features):
         wires: Wires,
     ) -> Float[Tensor, "nodes batch h"]:
         """h, the last of it 1. q: states in the units of `motion`; latent: broadcast over nodes and batch."""
-        d, batch = self.shape.num_observations, q.shape[:2]
-        place, before = q[..., :d], q[..., d:]
-        acting = inputs
-        if self.shape.late_action:  # felt through the action before, which the state holds
-            acting = torch.cat([torch.zeros_like(before), inputs[..., self.shape.num_actions :]], -1)
-        own = self.motion.seen_from(place, place)[..., self.motion.kept]
+        s, d, batch = self.shape, self.shape.num_observations, q.shape[:2]
+        place, acted = q[..., :d], q[..., s.history * d :]
+        own = [self.motion.seen_from(place, place)[..., self.motion.kept], acted]
+        if s.history == 2:
+            own.append(self.motion.seen_from((place - q[..., d : 2 * d]) / self.motion.step, place))
+        if s.late_action:  # felt through the action before, which the state holds
+            inputs = torch.cat([torch.zeros_like(acted), inputs[..., s.num_actions :]], -1)
         known = wires.nodes.expand(-1, batch[1], -1)
-        h = self.encode(torch.cat([own, before, acting, known, latent.expand(*batch, -1)], -1))
+        h = self.encode(torch.cat([*own, inputs, known, latent.expand(*batch, -1)], -1))
         e = (self.between(place, wires) - self.edge_mean[wires.relation][:, None]) / self.edge_std[wires.relation][:, None]
         told = self.edge(torch.cat([e, wires.edges.expand(-1, batch[1], -1)], -1)).split(self.config.width, -1)
         for k, one in enumerate(self.passes):
@@ -245,18 +248,18 @@ class General(Features):
         return torch.cat([self.decode(h), torch.ones_like(h[..., :1])], -1)
 
     @torch.no_grad()
-    def prepare(self, samples: Any) -> None:
+    def prepare(self, samples: Iterable[tuple[Float[Tensor, "nodes batch state"], Topology]]) -> None:
         """Units of attributes, and of differences along each relation as receivers see them."""
-        samples = list(samples)
-        super().prepare(samples)
+        every = list(samples)
+        super().prepare(iter(every))
         rows: list[list[Tensor]] = [[] for _ in self.edge_mean]
-        for x, topology in samples:
+        for x, topology in every:
             wires = self.wires(topology)
             seen = self.between(self.motion.inward(x[..., : self.shape.num_observations]), wires)
             for relation in wires.relation.unique().tolist():
                 rows[relation].append(seen[wires.relation == relation].flatten(0, 1))
         for relation, found in enumerate(rows):
             if found:
-                every = torch.cat(found)
-                self.edge_mean[relation] = every.mean(0)
-                self.edge_std[relation] = every.std(0).clamp_min(SMALLEST_EDGE)
+                together = torch.cat(found)
+                self.edge_mean[relation] = together.mean(0)
+                self.edge_std[relation] = together.std(0).clamp_min(SMALLEST_EDGE)

@@ -1,7 +1,7 @@
 """How a node's coordinates move, by the structure found in recordings; the network says what is left.
 
     o' = o + R (step * y)                 free coordinates; R turns vectors from the node's frame into the world's
-    p' = p + dt (v + v') / 2              positions by their velocities
+    p' = p + dt (v + v') / 2, p + dt v'   positions by their velocities, means or backward differences
     (c, s)' = (c, s) turned by dt (w + w') / 2     angles by their rates; all circles are kept to
 
 In units (`unit`, `centre`) in which the coordinates of a vector share one, so that turning it and scaling it commute.
@@ -9,6 +9,7 @@ In units (`unit`, `centre`) in which the coordinates of a vector share one, so t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -23,9 +24,10 @@ LARGEST_TARGET = 30.0
 
 
 class Motion(nn.Module):
-    """moves: (position, velocity, dt). turns: (cosine, sine, rate, dt). circles: (cosine, sine) of unit length.
-    vectors: pairs of coordinates that turn with the node's frame. frame: the (cosine, sine) that says how a node is
-    turned, None where none does.
+    """structure: the fields of `gce.trajectory.structure.Structure` that say how coordinates move.
+
+    Where turns leave the dynamics alone and nodes say how they are turned in the plane, each has a frame of its own;
+    where they do not say it, whole systems may be turned at random in training (`turned`).
     """
 
     unit: Tensor
@@ -41,25 +43,30 @@ class Motion(nn.Module):
     def __init__(self, num_observations: int, structure: Mapping[str, Any]) -> None:
         super().__init__()
         self.d = d = num_observations
-        self.moves = tuple(structure.get("moves", ()))
+        moves = structure.get("moves", ())
+        self.moves = tuple(zip(moves, structure.get("backward", (False,) * len(moves)), strict=True))
         self.turns = tuple(structure.get("turns", ()))
         self.circles = tuple(structure.get("circles", ()))
-        self.vectors = tuple(structure.get("vectors", ()))
-        self.frame = structure.get("frame")
-        bound = {p for p, *_ in self.moves} | {c for turn in self.turns for c in turn[:2]}
+        self.vectors = tuple(structure.get("vectors", ())) if structure.get("turn_invariant") else ()
+        self.planes = planes_of(self.vectors, structure.get("turn_axis"))
+        flat = self.planes == [(0, 1)] and all(len(vector) == 2 for vector in self.vectors)
+        self.frame = self.turns[0][:2] if self.turns and flat else None
+        bound = {move[0] for move, _ in self.moves} | {c for turn in self.turns for c in turn[:2]}
         self.free = [c for c in range(d) if c not in bound]
-        self.kept = [c for c in range(d) if self.frame is None or c not in {*self.frame, *(p for p, *_ in self.moves)}]
-        """What a node knows of itself: with a frame of its own neither its place nor how it is turned."""
+        hidden = {*structure.get("shift_invariant", ()), *(self.frame or ())}
+        self.kept = [c for c in range(d) if c not in hidden]
+        """What a node knows of itself: not where it is where shifts change nothing, nor its own frame."""
         for name in ("centre", "offset"):
             self.register_buffer(name, torch.zeros(d))
         for name in ("unit", "step", "scale"):
             self.register_buffer(name, torch.ones(d))
-        seen = (*self.vectors, *([self.frame] if self.frame is not None else []))
-        tables = {"out": quarter(d, self.vectors), "seen": quarter(d, seen), "round": quarter(d, self.circles)}
+        pairs = self.pairs((0, 1)) if self.frame is not None else []
+        seen = [*pairs, *([self.frame] if self.frame is not None else [])]
+        tables = {"out": quarter(d, pairs), "seen": quarter(d, seen), "round": quarter(d, self.circles)}
         for name, (turned, mask) in tables.items():
             self.register_buffer(f"{name}_quarter", turned, persistent=False)
             self.register_buffer(f"{name}_mask", mask, persistent=False)
-        for name, columns in (("moved", [p for p, *_ in self.moves]), ("angles", [c for t in self.turns for c in t[:2]])):
+        for name, columns in (("moved", [m[0] for m, _ in self.moves]), ("angles", [c for t in self.turns for c in t[:2]])):
             self.register_buffer(f"{name}_mask", torch.zeros(d).index_fill(0, torch.tensor(columns).long(), 1), False)
         self.register_load_state_dict_post_hook(lambda module, keys: self._tabulate())
         self._tabulate()
@@ -68,11 +75,11 @@ class Motion(nn.Module):
     def set_units(self, mean: Tensor, std: Tensor, step: Tensor) -> None:
         """mean, std: of the observation, which is otherwise normalised by them; step: the spread of its increments."""
         unit, step, centre = std.clone(), step.clone(), mean.clone()
-        for i, j in self.vectors:
+        for pair in [list(pair) for plane in self.planes for pair in self.pairs(plane)]:
             for of in (unit, step):
-                of[[i, j]] = of[[i, j]].square().mean().sqrt()
-            centre[[i, j]] = 0
-        centre[[v for _, v, _ in self.moves] + [w for *_, w, _ in self.turns]] = 0
+                of[pair] = of[pair].square().mean().sqrt()
+            centre[pair] = 0
+        centre[[move[1] for move, _ in self.moves] + [turn[2] for turn in self.turns]] = 0
         for circle in self.circles:
             unit[list(circle)], centre[list(circle)] = 1, 0
         self.unit.copy_(unit)
@@ -87,10 +94,23 @@ class Motion(nn.Module):
         positions and angles in a step."""
         self.spread = torch.diag(self.step)[self.free]
         self.rates = self.unit.new_zeros(self.d, self.d)
-        for p, v, dt in self.moves:
-            self.rates[v, p] = dt * self.unit[v] / self.unit[p]
+        self.late_rates = torch.zeros_like(self.rates)
+        for (p, v, dt), backward in self.moves:
+            (self.late_rates if backward else self.rates)[v, p] = dt * self.unit[v] / self.unit[p]
         for c, s, w, dt in self.turns:
             self.rates[w, c] = self.rates[w, s] = dt * self.unit[w]
+
+    def pairs(self, plane: tuple[int, int]) -> list[tuple[int, int]]:
+        """Coordinates of vectors in a plane."""
+        return [(vector[plane[0]], vector[plane[1]]) for vector in self.vectors]
+
+    def turned(
+        self, q: Float[Tensor, "*batch d"], plane: tuple[int, int], angle: float
+    ) -> Float[Tensor, "*batch d"]:
+        """Everything turned in a plane."""
+        circles = self.circles if all(len(vector) == 2 for vector in self.vectors) else ()
+        turn, mask = quarter(self.d, [*self.pairs(plane), *circles])
+        return q * (1 - mask + math.cos(angle) * mask) + math.sin(angle) * (q @ turn)
 
     def inward(self, x: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d"]:
         """Normalised observations in the units of this module."""
@@ -114,7 +134,7 @@ class Motion(nn.Module):
         rise = y.clamp(-LARGEST_TARGET, LARGEST_TARGET) @ self.spread
         new = q + (rise if self.frame is None else self._turned(rise, q, 1.0, "out"))
         if self.moves or self.turns:
-            by_rate = (q + new) / 2 @ self.rates
+            by_rate = (q + new) / 2 @ self.rates + new @ self.late_rates
             new = new + by_rate * self.moved_mask
             if self.turns:
                 angle = by_rate.clamp(-LARGEST_TURN, LARGEST_TURN) * self.angles_mask
@@ -136,6 +156,14 @@ class Motion(nn.Module):
         mask, quarter = getattr(self, f"{name}_mask"), getattr(self, f"{name}_quarter")
         c, s = frame[..., i : i + 1], sign * frame[..., j : j + 1]
         return q * (1 - mask + c * mask) + (q @ quarter) * s
+
+
+def planes_of(vectors: Sequence[Sequence[int]], axis: int | None) -> list[tuple[int, int]]:
+    """Which parts of vectors turns mix; axis: the coordinate about whose axis, None about all."""
+    if all(len(vector) == 2 for vector in vectors):
+        return [(0, 1)] if vectors else []
+    about = {vector.index(axis) for vector in map(list, vectors) if axis in vector}
+    return [(k, (k + 1) % 3) for k in range(3) if not about or (k + 2) % 3 in about]
 
 
 def quarter(d: int, pairs: Sequence[Sequence[int]]) -> tuple[Float[Tensor, "d d"], Float[Tensor, " d"]]:

@@ -63,7 +63,8 @@ class Hierarchy:
         o = motion.advance(q[..., : c.num_observations], y if error is None else y + error)
         if self.topology.tied is not None:
             o = motion.inward(self.model.merge(motion.outward(o).movedim(0, -2), self.topology).movedim(-2, 0))
-        return torch.cat([o, inputs[..., : c.num_actions]], -1) if c.previous_action else o
+        parts = [o, *([q[..., : c.num_observations]] if c.history == 2 else [])]
+        return torch.cat([*parts, *([inputs[..., : c.num_actions]] if c.previous_action else [])], -1)
 
     def rollout(
         self, x: Float[Tensor, "nodes batch c"], inputs: Float[Tensor, "steps nodes batch a"]
@@ -80,5 +81,6 @@ class Hierarchy:
         return self.outward(self.move(learner(self.model).inward(x), inputs, error))
 
     def outward(self, q: Float[Tensor, "*batch c"]) -> Float[Tensor, "*batch c"]:
-        d = self.model.config.num_observations
-        return torch.cat([learner(self.model).motion.outward(q[..., :d]), q[..., d:]], -1)
+        d, history = self.model.config.num_observations, self.model.config.history
+        seen = [learner(self.model).motion.outward(q[..., k * d : (k + 1) * d]) for k in range(history)]
+        return torch.cat([*seen, q[..., history * d :]], -1)

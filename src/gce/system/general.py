@@ -220,7 +220,7 @@ def recorded(model: Model, episode: Episode, all_: Sequence[Episode], graph: Gra
 def starts_of(model: Model, episode: Episode) -> Starts:
     """First observations are taken as they are."""
     first = normalised(model, episode.observations[0])
-    return Starts(1, first, np.square(first), first, 0.0)
+    return Starts(1, first, np.square(first), first.copy(), 0.0)
 
 
 Stretch = tuple[int, int, int]

@@ -9,7 +9,7 @@ it, so that V alone stays a model. Mean Gram matrices and latents are kept for n
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -91,14 +91,16 @@ def loss_of(
     watched = looped or rng.random() < WATCHED
     names = rng.choice(len(systems), min(config.systems, len(systems)), replace=False)
     chosen = [systems[k] for k in names]
+    turn = turn_at_random(model, rng)
     rolled, fitted = [], []
     steps = min(horizon, *(one.steps for one in chosen))
     for one in chosen:
         order = rng.permutation(len(one))
         used = int(rng.integers(1, min(config.fit_episodes, len(one) - 1) + 1)) if watched else 0
-        rolled.append(one.cut(rng.permutation(order[used:]), config.rollouts, steps, config.fresh_share, rng)[:2])
+        some = one.cut(rng.permutation(order[used:]), config.rollouts, steps, config.fresh_share, rng)
+        rolled.append(turn(*some[:2]))
         if watched:
-            fitted.append(one.cut(order[:used], config.fit_steps, 1, 0.0, rng)[:2])
+            fitted.append(turn(*one.cut(order[:used], config.fit_steps, 1, 0.0, rng)[:2]))
     topology = Topology.of([one.graph for one in chosen])
     wires, sizes = features.wires(topology), torch.tensor(topology.splits)
     theta = learning.theta[torch.as_tensor(names)]
@@ -131,6 +133,33 @@ def loss_of(
         total = total + off.square().mean() / steps
     assert isinstance(total, Tensor)
     return total
+
+
+def turn_at_random(model: Model, rng: np.random.Generator) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    """What turns states and inputs of a system as a whole, where turns leave the dynamics alone and nodes have no frame
+    of their own."""
+    motion, c = learner(model).motion, model.config
+    if not motion.planes or motion.frame is not None or c.num_exogenous:
+        return lambda x, inputs: (x, inputs)
+    plane, angle = motion.planes[rng.integers(len(motion.planes))], float(rng.uniform(-np.pi, np.pi))
+    vectors = learner(model).config.structure.get("action_vectors", ())
+    a, b = ([vector[k] for vector in vectors] for k in plane)
+    cos, sin, unit = np.cos(angle), np.sin(angle), model.action_std
+
+    def acted(values: Tensor) -> Tensor:
+        out = values * unit
+        out[..., a], out[..., b] = cos * out[..., a] - sin * out[..., b], sin * out[..., a] + cos * out[..., b]
+        return out / unit
+
+    def turned(x: Tensor, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        d, parts = c.num_observations, []
+        for k in range(c.history):
+            q = motion.inward(x[..., k * d : (k + 1) * d])
+            parts.append(motion.outward(motion.turned(q, plane, angle)))
+        earlier = x[..., c.history * d :]
+        return torch.cat([*parts, acted(earlier) if c.previous_action else earlier], -1), acted(inputs)
+
+    return turned
 
 
 def shifted(

@@ -19,7 +19,7 @@ from gce.model.methods import check_method
 from gce.model.model import Model, Units
 from gce.training.batches import SystemData
 from gce.trajectory import Dataset, Normalisation
-from gce.trajectory.structure import check_said, find_kinematics
+from gce.trajectory.structure import check_said, find_kinematics, find_structure
 
 HELD_BELOW = 0.05
 UNIT_EPISODES = 200
@@ -145,7 +145,9 @@ def config_for(data: Dataset, **overrides: Any) -> ModelConfig:
     preset = _preset(data.world, "model")
     if kind_asked_for(overrides) is General:  # knows nothing of a world
         preset = {}
-        found |= {"structure": overrides.get("structure") or structure_of(data), "late_action": False}
+        shown = find_structure(data)
+        found |= {"structure": shown.described(), "history": shown.history}
+        found |= {"late_action": shown.late_action, "previous_action": shown.late_action}
     return configured(with_preset(found, preset, overrides))
 
 
@@ -230,40 +232,3 @@ def _held(model: Model, systems: Sequence[SystemData]) -> Tensor:
         squares.index_add_(0, system.topology.node_type, moved)
         counts.index_add_(0, system.topology.node_type, torch.ones(len(moved), 1))
     return ((squares / counts.clamp_min(1)).sqrt() < HELD_BELOW) & (counts > 0)
-
-
-def structure_of(data: Dataset, episodes: int = 200) -> dict[str, Any]:
-    """Positions with velocities, angles on the circle, frames: from the recordings alone (temporary)."""
-    from itertools import combinations
-
-    seen = [data[k].observations.astype(float) for k in range(min(len(data), episodes))]
-    d = seen[0].shape[-1]
-    now, nxt = (np.concatenate([o[part].reshape(-1, d) for o in seen]) for part in (slice(-1), slice(1, None)))
-    step, mid = nxt - now, (now + nxt) / 2
-
-    def slope(y: np.ndarray, x: np.ndarray) -> tuple[float, float]:
-        s = (x * y).sum() / (x * x).sum().clip(1e-12)
-        return float(1 - np.square(y - s * x).sum() / np.square(y).sum().clip(1e-12)), float(s)
-
-    circles = [p for p in combinations(range(d), 2) if np.abs(np.hypot(now[:, p[0]], now[:, p[1]]) - 1).max() < 1e-3]
-    angles = {c for pair in circles for c in pair}
-    moves: list[tuple[int, int, float]] = []
-    turns: list[tuple[int, int, int, float]] = []
-    for p in sorted(set(range(d)) - angles):
-        found = [(*slope(step[:, p], mid[:, v]), v) for v in range(d) if v not in {p, *angles}]
-        if found and max(found)[0] > 0.95 and max(found)[1] > 0:
-            moves.append((p, max(found)[2], max(found)[1]))
-    for i, j in circles:
-        turn = np.angle((nxt[:, i] + 1j * nxt[:, j]) * (now[:, i] - 1j * now[:, j]))
-        found = [(*slope(turn, mid[:, w]), w) for w in range(d) if w not in (i, j)]
-        if found and max(found)[0] > 0.95:
-            turns.append((i, j, max(found)[2], max(found)[1]))
-    framed = bool(turns and len(moves) >= 2)
-    vectors = list(zip(*(m[:2] for m in moves[:2]), strict=True)) if framed else []
-    return {
-        "moves": tuple(moves),
-        "turns": tuple(turns),
-        "circles": tuple(circles),
-        "vectors": tuple(vectors),
-        "frame": turns[0][:2] if framed else None,
-    }
