@@ -67,7 +67,9 @@ def test_a_file_keeps_all(system, tmp_path):
         assert again.strengths == one.strengths
         start, actions = started(pendulums()[5])
         np.testing.assert_allclose(again.predict(start, actions), one.predict(start, actions), atol=1e-6)
-        for side, other in zip(again.intervals(again.predict(start, actions)), one.intervals(one.predict(start, actions)), strict=True):
+        for side, other in zip(
+            again.intervals(again.predict(start, actions)), one.intervals(one.predict(start, actions)), strict=True
+        ):
             np.testing.assert_allclose(side, other, atol=1e-6)
 
 
@@ -110,7 +112,11 @@ def test_linearisation_is_that_of_small_steps(system):
     found = (A[0] @ nudge[0].flatten()).detach()
     assert float(found.abs().max()) > 1e-3
     np.testing.assert_allclose((after[0] - after[1]) / 2, found, atol=1e-4)
-    assert np.allclose((A[0] @ x[0].flatten() + B[0] @ a[0].flatten() + c[0]).detach(), system.hierarchy.step(x[0][:, None], a[0][:, None]).detach().flatten(), atol=1e-5)
+    assert np.allclose(
+        (A[0] @ x[0].flatten() + B[0] @ a[0].flatten() + c[0]).detach(),
+        system.hierarchy.step(x[0][:, None], a[0][:, None]).detach().flatten(),
+        atol=1e-5,
+    )
 
 
 def test_what_it_has_not_is_refused(system):
@@ -151,9 +157,16 @@ def test_training_again_goes_on_and_gives_the_same(tmp_path):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        train(pendulums(), iterations=12, model=TINY_GENERAL, folder=tmp_path / "two", tell=tell, training={"checkpoint_every": 1})
-    again = train(pendulums(), iterations=12, model=TINY_GENERAL, folder=tmp_path / "two", training={"checkpoint_every": 1})
+        train(
+            pendulums(),
+            iterations=12,
+            model=TINY_GENERAL,
+            folder=tmp_path / "two",
+            tell=tell,
+            training={"checkpoint_every": 1},
+        )
+    again = train(
+        pendulums(), iterations=12, model=TINY_GENERAL, folder=tmp_path / "two", training={"checkpoint_every": 1}
+    )
     for name, value in whole.model.state_dict().items():
         assert torch.equal(value, again.model.state_dict()[name]), name
-
-

@@ -44,8 +44,10 @@ class GeneralDynamics(StateDynamics):
         return cast(GeneralSystem, self.system).hierarchy
 
     def rollout(self, x0: Float[Array, "*#batch s"], u: Float[Array, "*batch M n"]) -> Float[Array, "*batch M s"]:
-        inputs = self._inputs(u).flatten(0, -4).permute(1, 2, 0, 3)  # [M, nodes, batch, inputs]
-        start = self.lifted(x0).expand(*u.shape[:-2], -1, -1).flatten(0, -3).transpose(0, 1)
+        inputs = self._inputs(u)
+        inputs = inputs.reshape(-1, *inputs.shape[-3:]).permute(1, 2, 0, 3)  # [M, nodes, batch, inputs]
+        start = self.lifted(x0)
+        start = start.expand(*u.shape[:-2], -1, -1).reshape(-1, *start.shape[-2:]).transpose(0, 1)
         with torch.no_grad():
             states = self._under.rollout(start, inputs)
         return self.reduced(states.permute(2, 0, 1, 3)).reshape(*u.shape[:-1], -1)
@@ -76,9 +78,7 @@ class GeneralDynamics(StateDynamics):
             where = np.zeros((N, width), bool)
             where[:, width - c.num_actions :] = self.controls
             B[:, where] = np.eye(n)
-        return dense_path(
-            A.double().numpy().reshape(M, N * width, -1), B.reshape(M, N * width, n), x0, x, u
-        )
+        return dense_path(A.double().numpy().reshape(M, N * width, -1), B.reshape(M, N * width, n), x0, x, u)
 
     def _moved(self, x: Float[Tensor, "M nodes c"], y: Float[Tensor, "M nodes m"]) -> tuple[Tensor, Tensor]:
         """How each node's next state answers to its state and to its targets, y given."""

@@ -106,7 +106,9 @@ class Wires:
     edges: Float[Tensor, "edges 1 _"]
     splits: tuple[tuple[int, int], ...]
 
-    def heard(self, sent: Float[Tensor, "nodes ..."], received: Float[Tensor, "nodes ..."]) -> Float[Tensor, "edges ..."]:
+    def heard(
+        self, sent: Float[Tensor, "nodes ..."], received: Float[Tensor, "nodes ..."]
+    ) -> Float[Tensor, "edges ..."]:
         """Each edge's sender's row of the former plus its receiver's of the latter."""
         return sent.index_select(0, self.senders) + received.index_select(0, self.receivers)
 
@@ -239,7 +241,9 @@ class General(Features):
             inputs = torch.cat([torch.zeros_like(acted), inputs[..., s.num_actions :]], -1)
         known = wires.nodes.expand(-1, batch[1], -1)
         h = self.encode(torch.cat([*own, inputs, known, latent.expand(*batch, -1)], -1))
-        e = (self.between(place, wires) - self.edge_mean[wires.relation][:, None]) / self.edge_std[wires.relation][:, None]
+        e = (self.between(place, wires) - self.edge_mean[wires.relation][:, None]) / self.edge_std[wires.relation][
+            :, None
+        ]
         told = self.edge(torch.cat([e, wires.edges.expand(-1, batch[1], -1)], -1)).split(self.config.width, -1)
         for k, one in enumerate(self.passes):
             if k == self.config.rounds // 2 and self.whole is not None:

@@ -66,7 +66,10 @@ class Motion(nn.Module):
         for name, (turned, mask) in tables.items():
             self.register_buffer(f"{name}_quarter", turned, persistent=False)
             self.register_buffer(f"{name}_mask", mask, persistent=False)
-        for name, columns in (("moved", [m[0] for m, _ in self.moves]), ("angles", [c for t in self.turns for c in t[:2]])):
+        for name, columns in (
+            ("moved", [m[0] for m, _ in self.moves]),
+            ("angles", [c for t in self.turns for c in t[:2]]),
+        ):
             self.register_buffer(f"{name}_mask", torch.zeros(d).index_fill(0, torch.tensor(columns).long(), 1), False)
         self.register_load_state_dict_post_hook(lambda module, keys: self._tabulate())
         self._tabulate()
@@ -104,9 +107,7 @@ class Motion(nn.Module):
         """Coordinates of vectors in a plane."""
         return [(vector[plane[0]], vector[plane[1]]) for vector in self.vectors]
 
-    def turned(
-        self, q: Float[Tensor, "*batch d"], plane: tuple[int, int], angle: float
-    ) -> Float[Tensor, "*batch d"]:
+    def turned(self, q: Float[Tensor, "*batch d"], plane: tuple[int, int], angle: float) -> Float[Tensor, "*batch d"]:
         """Everything turned in a plane."""
         circles = self.circles if all(len(vector) == 2 for vector in self.vectors) else ()
         turn, mask = quarter(self.d, [*self.pairs(plane), *circles])

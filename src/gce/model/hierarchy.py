@@ -56,7 +56,9 @@ class Hierarchy:
         z = self.near.rows(torch.cat([q, inputs], -1))
         return y + (z @ self.W if self.W.ndim == 3 else torch.einsum("nbz,bnzm->nbm", z, self.W))
 
-    def move(self, q: Float[Tensor, "nodes batch c"], inputs: Float[Tensor, "nodes batch a"], error: Tensor | None = None) -> Tensor:
+    def move(
+        self, q: Float[Tensor, "nodes batch c"], inputs: Float[Tensor, "nodes batch a"], error: Tensor | None = None
+    ) -> Tensor:
         """The next state in the units of motion; error: added to y."""
         c, motion = self.model.config, learner(self.model).motion
         y = self.targets(q, inputs)
@@ -76,7 +78,9 @@ class Hierarchy:
             path.append(q)
         return self.outward(torch.stack(path))
 
-    def step(self, x: Float[Tensor, "nodes batch c"], inputs: Float[Tensor, "nodes batch a"], error: Tensor | None = None) -> Tensor:
+    def step(
+        self, x: Float[Tensor, "nodes batch c"], inputs: Float[Tensor, "nodes batch a"], error: Tensor | None = None
+    ) -> Tensor:
         """The next state, normalised."""
         return self.outward(self.move(learner(self.model).inward(x), inputs, error))
 

@@ -50,9 +50,7 @@ class Sums(Additive):
     """Of which the features are."""
 
     @classmethod
-    def of(
-        cls, H: Float[Tensor, "nodes rows D"], Y: Float[Tensor, "nodes rows m"], Z: Tensor, latent: Tensor
-    ) -> Sums:
+    def of(cls, H: Float[Tensor, "nodes rows D"], Y: Float[Tensor, "nodes rows m"], Z: Tensor, latent: Tensor) -> Sums:
         h, y, ZT = H.double().flatten(0, 1), Y.double().flatten(0, 1), Z.double().mT
         return cls(len(h), h.T @ h, h.T @ y, y.T @ y, ZT @ Z.double(), ZT @ Y.double(), ZT @ H.double(), latent)
 

@@ -1,5 +1,5 @@
-"""A model of the general method adapted to one system: latent numbers, a shift, a dense part, each as strong as rollouts
-of left-out episodes say.
+"""A model of the general method adapted to one system: latents, a shift, a dense part, each as strong as rollouts of
+left-out episodes say.
 
 theta minimises rollouts of H steps under V, drawn to the latents of training with mean mu and covariance P,
 
@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from functools import reduce
+from dataclasses import dataclass
+from functools import cached_property, partial, reduce
 from operator import add
 from typing import Any
 
@@ -116,7 +116,7 @@ class GeneralSystem(System):
         told = self.evidence + Told(sums, starts_of(self.model, episode))
         return GeneralSystem.of(self.model, self.graph, told, spread, self.strengths)
 
-    @property
+    @cached_property
     def hierarchy(self) -> Hierarchy:
         return Fit(self.model, self.graph, []).under(self.operator.coefficients, self.dense, self.strengths.latent)
 
@@ -154,21 +154,14 @@ class GeneralSystem(System):
         path = self.rollout(
             observation, actions, exogenous=exogenous, opening=opening, before=before, reproject=reproject
         )
-        nodes, c, step = self.graph.num_nodes, self.model.config, self.hierarchy.step
+        nodes, c = self.graph.num_nodes, self.model.config
         Sigma = torch.block_diag(*self.operator.residual.expand(nodes, -1, -1))
-        still = path.states.new_zeros(nodes * len(self.model.free))
-        P, found = torch.zeros(nodes * c.num_state, nodes * c.num_state, dtype=torch.float64), []
-        for x, a in zip(path.states, [None, *path.inputs[:, :, None]], strict=True):
-            if a is not None:
-
-                def following(z: Tensor, e: Tensor, a: Tensor = a) -> Tensor:
-                    return step(z.reshape(nodes, 1, -1), a, e.reshape(nodes, 1, -1)).flatten()
-
-                z = before_x.flatten()
-                A = jacobian(lambda at: following(at, still), z).double()
-                G = jacobian(lambda e: following(z, e), still).double()
-                P = A @ P @ A.T + G @ Sigma @ G.T
-            before_x = x
+        still = [path.states.new_zeros(nodes * size) for size in (c.num_state, len(self.model.free))]
+        P = torch.zeros(nodes * c.num_state, nodes * c.num_state, dtype=torch.float64)
+        found = [P]
+        for x, a in zip(path.states[:-1], path.inputs.unsqueeze(2), strict=True):
+            A, G = (jacobian(partial(self._after, x.flatten(), a, k), still[k]).double() for k in (0, 1))
+            P = A @ P @ A.T + G @ Sigma @ G.T
             found.append(P)
         seen = torch.arange(len(P)).reshape(nodes, -1)[:, : c.num_observations].flatten()
         unit = self.model.observation_std.double().repeat(nodes)
@@ -182,7 +175,13 @@ class GeneralSystem(System):
 
     @classmethod
     def restored(
-        cls, model: Model, graph: Graph, tensors: dict[str, Tensor], text: dict[str, Any], starts: Starts, spread: Spread
+        cls,
+        model: Model,
+        graph: Graph,
+        tensors: dict[str, Tensor],
+        text: dict[str, Any],
+        starts: Starts,
+        spread: Spread,
     ) -> GeneralSystem:
         names = ("HH", "HY", "YY", "ZZ", "ZY", "ZH", "latent")
         sums = Sums(int(text["rows"]), *(tensors[name] for name in names))
@@ -190,6 +189,19 @@ class GeneralSystem(System):
         shift, dense = (math.inf if given[name] is None else float(given[name]) for name in ("shift", "dense"))
         strengths = Strengths(shift, dense, tuple(sums.latent.tolist()))
         return cls.of(model, graph, Told(sums, starts), spread, strengths)
+
+    def of_first(self, episodes: Sequence[Episode], counts: Sequence[int]) -> Sequence[System]:
+        return [GeneralSystem.adapted(self.model, episodes[:k], measure=False) for k in counts]
+
+    @staticmethod
+    def together(
+        systems: Sequence[Any],
+        observations: Sequence[np.ndarray],
+        actions: Sequence[np.ndarray],
+        exogenous: np.ndarray | None = None,
+    ) -> list[Float[np.ndarray, "steps_plus_1 nodes d"]]:
+        parts = zip(systems, observations, actions, strict=True)
+        return [system.predict(o, a, exogenous=exogenous) for system, o, a in parts]
 
     # ---- inside ----
 
@@ -199,6 +211,12 @@ class GeneralSystem(System):
                 "a model of the general method takes its features anew at every step; it has no rollouts in feature "
                 "space (leave reproject, or --linear, out)"
             )
+
+    def _after(self, x: Tensor, inputs: Tensor, moved: int, by: Tensor) -> Tensor:
+        """The state after a step from x, moved by something (0), or with an error of the targets (1)."""
+        nodes = self.graph.num_nodes
+        start, error = (x + by, None) if moved == 0 else (x, by.reshape(nodes, 1, -1))
+        return self.hierarchy.step(start.reshape(nodes, 1, -1), inputs, error).flatten()
 
     def _following(self, reproject: bool) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
         nodes, step = self.graph.num_nodes, self.hierarchy.step

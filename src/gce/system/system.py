@@ -32,6 +32,7 @@ from gce.system.evidence import (
     opening_mask,
     opening_paths,
     opening_states,
+    operators_of,
     see,
     total,
 )
@@ -209,10 +210,42 @@ class System:
 
     @classmethod
     def restored(
-        cls, model: Model, graph: Graph, tensors: dict[str, Tensor], text: dict[str, Any], starts: Starts, spread: Spread
+        cls,
+        model: Model,
+        graph: Graph,
+        tensors: dict[str, Tensor],
+        text: dict[str, Any],
+        starts: Starts,
+        spread: Spread,
     ) -> System:
         """From what `kept` gave."""
         return fitted(model, graph, Evidence.restored(tensors, text, starts), spread, text["ridge"])
+
+    def of_first(self, episodes: Sequence[Episode], counts: Sequence[int]) -> Sequence[System]:
+        """The same system adapted to the first of these episodes alone, so many each; their sums add up."""
+        seen = self.seen or tuple(see(self.model, episodes, self.graph, self.evidence.colour))
+        parts = [total(seen[:k]) for k in counts]
+        found = operators_of(self.model, parts, self.topology, self.ridge)
+        return [replace(self, evidence=part, operator=one) for part, one in zip(parts, found, strict=True)]
+
+    @staticmethod
+    def together(
+        systems: Sequence[Any],
+        observations: Sequence[np.ndarray],
+        actions: Sequence[np.ndarray],
+        exogenous: np.ndarray | None = None,
+    ) -> list[Float[np.ndarray, "steps_plus_1 nodes d"]]:
+        """What `predict` says of each of several systems of one model, as one rollout of all their graphs."""
+        model = systems[0].model
+        openings = [s.state(o, True) for s, o in zip(systems, observations, strict=True)]
+        inputs = [model_inputs(model, a, exogenous, s.graph) for s, a in zip(systems, actions, strict=True)]
+        operators = [s.operator for s in systems]
+        paths = opening_paths(model, [s.graph for s in systems], operators, openings, inputs)
+        unit = model.arrays
+        return [
+            np.concatenate([o[None], path[1 : len(a) + 1] * unit.observation_std + unit.observation_mean])
+            for o, a, path in zip(observations, actions, paths, strict=True)
+        ]
 
     def state(
         self, observation: np.ndarray, opening: bool, before: tuple[np.ndarray, np.ndarray] | None = None
@@ -273,17 +306,8 @@ class System:
 def predict_together(
     systems: Sequence[System], observations: Sequence[np.ndarray], actions: Sequence[np.ndarray]
 ) -> list[Float[np.ndarray, "steps_plus_1 nodes d"]]:
-    """What `predict` says of each of several systems of one model, as one rollout of all their graphs."""
-    model = systems[0].model
-    openings = [s.state(o, True) for s, o in zip(systems, observations, strict=True)]
-    inputs = [model_inputs(model, a, None, s.graph) for s, a in zip(systems, actions, strict=True)]
-    operators = [s.operator for s in systems]
-    paths = opening_paths(model, [s.graph for s in systems], operators, openings, inputs)
-    unit = model.arrays
-    return [
-        np.concatenate([o[None], path[1 : len(a) + 1] * unit.observation_std + unit.observation_mean])
-        for o, a, path in zip(observations, actions, paths, strict=True)
-    ]
+    """What `predict` says of each of several systems of one model."""
+    return type(systems[0]).together(systems, observations, actions)
 
 
 def adapt(

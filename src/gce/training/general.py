@@ -2,14 +2,15 @@
 
     loss = mean over K steps of |(q_t - true_t) / step|^2 + c |theta|^2
 
-theta: a few numbers a system, trained with the network. In the last part of the training some episodes of a system give
-its shift in closed form, through which the gradient flows, and others are predicted; a share of the systems goes without
-it, so that V alone stays a model. Mean Gram matrices and latents are kept for new systems.
+theta: a few numbers a system, trained with the network. In the last part of the training some episodes of a system
+give its shift in closed form, through which the gradient flows, and others are predicted; a share of the systems goes
+without it, so that V alone stays a model. Mean Gram matrices and latents are kept for new systems.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +27,8 @@ from gce.training.loop import Training
 from gce.trajectory import Episode
 
 LARGEST_MISS = 20.0
+ROWS = 160
+"""Nodes of all windows of an iteration, and a third of the rows that shifts are fitted to."""
 DRAWN = 1e-3
 """The weight of |theta|^2."""
 FORGET, WATCHED = 0.01, 0.1
@@ -60,12 +63,22 @@ class Learning(nn.Module):
 
 
 def training_of_general(
-    model: Model, systems: Sequence[Recorded], validation: Sequence[Sequence[Episode]], config: TrainingConfig, folder: Path
+    model: Model,
+    systems: Sequence[Recorded],
+    validation: Sequence[Sequence[Episode]],
+    config: TrainingConfig,
+    folder: Path,
 ) -> Training:
     """The training of a model of the general method."""
     from gce.training.learning import validation_error
 
     learning = Learning(model, len(systems), config.seed)
+    # Nodes teach alike: graphs with many need fewer windows and rows.
+    most = ROWS / (config.systems * np.mean([one.graph.num_nodes for one in systems]))
+    windows, fit_steps = (
+        int(np.clip(np.rint(k * most), 2, of)) for k, of in ((1, config.rollouts), (3, config.fit_steps))
+    )
+    config = replace(config, rollouts=windows, fit_steps=fit_steps)
 
     def loss(horizon: int, rng: np.random.Generator, generator: torch.Generator) -> Tensor:
         return loss_of(learning, systems, config, horizon, rng, generator)

@@ -70,6 +70,7 @@ def train(
     preset: str = "tuned",
     tell: Callable[[Progress], None] | None = None,
     start: Callable[[int], None] = lambda iteration: None,
+    best: Callable[[Model, float], None] = lambda model, error: None,
     model: dict[str, Any] | None = None,
     training: dict[str, Any] | None = None,
 ) -> Trained:
@@ -82,7 +83,8 @@ def train(
     minutes: of CPU time to train for, where iterations are not given; by default 3 for the general method.
     method: `published` for the paper's, which `preset` makes `literal` or `tuned`; `general` or `structured` for ours,
         the former by default for data of no known world, the latter for the others.
-    tell: hears of every iteration, by default a progress bar; start: of the one it begins with.
+    tell: hears of every iteration, by default a progress bar; start: of the one it begins with; best: takes
+        the model whenever it is the best so far, with its error.
     model, training: settings of the model (`gce.model.config`) and fields of `TrainingConfig` to change.
     """
     if not 0 < validation < 1:
@@ -116,16 +118,17 @@ def train(
     with place_for(folder) as place:
         make: TrainingOf = training_of_general if method == "general" else training_of
         run = make(prepared, systems, kept, settings, place)
+        run.improved = lambda: best(prepared, run.best)
         run.resume()
         with progress("training", iterations, "iterations") if tell is None else nullcontext(start) as done:
             done(run.iteration)
-            best = run.run(tell or (lambda now: done(1)))
+            error = run.run(tell or (lambda now: done(1)))
     prior = prepared.features.training_prior
     if prior is not None:
         remember(prepared, prior, list(_by_system(rest)))
-        best = validation_error(prepared, kept)
+        error = validation_error(prepared, kept)
     trained = prepared.eval()
-    return Trained(trained, best, run.seconds, _weights(trained, kept))
+    return Trained(trained, error, run.seconds, _weights(trained, kept))
 
 
 TrainingOf = Callable[[Model, Sequence[Recorded], Systems, TrainingConfig, Path], Training]

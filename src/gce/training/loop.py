@@ -84,12 +84,13 @@ def descend(optimiser: torch.optim.Optimizer, loss: Tensor, parameters: Sequence
 
 @dataclass(frozen=True)
 class Progress:
-    """What a training tells while it goes on."""
+    """What a training tells while it goes on. spent: CPU seconds."""
 
     iteration: int
     loss: float
     validation: float | None
     seconds: float
+    spent: float = 0.0
 
 
 class Training:
@@ -116,6 +117,8 @@ class Training:
         self.optimiser = torch.optim.Adam(model.parameters(), lr=config.learning_rate)
         self.iteration, self.best, self.stale, self.seconds, self.spent = 0, math.inf, 0, 0.0, 0.0
         self.best_state = self._weights()
+        self.improved: Callable[[], None] = lambda: None
+        """Called when the model is the best so far."""
 
     def run(
         self, tell: Callable[[Progress], None] = lambda now: None, until: int | None = None, seconds: float = math.inf
@@ -140,7 +143,7 @@ class Training:
                 validation = self._validate() if due else None
                 self.seconds, clock = self.seconds + time.monotonic() - clock, time.monotonic()
                 self.spent, cpu = self.spent + time.process_time() - cpu, time.process_time()
-                tell(Progress(self.iteration, loss, validation, self.seconds))
+                tell(Progress(self.iteration, loss, validation, self.seconds, self.spent))
                 if validation is not None or self.iteration % LOG_EVERY == 0:
                     self._log(loss, validation)
                 due = validation is not None or self.iteration % c.checkpoint_every == 0 or self.iteration == stop
@@ -156,7 +159,9 @@ class Training:
     def share(self) -> float | None:
         """The share that is done of a training by time; None of one by iterations."""
         limited = math.isfinite(self.config.minutes)
-        return max(self.spent / (60 * self.config.minutes), self.iteration / self.config.iterations) if limited else None
+        return (
+            max(self.spent / (60 * self.config.minutes), self.iteration / self.config.iterations) if limited else None
+        )
 
     def _weights(self) -> dict[str, Tensor]:
         return {name: value.clone() for name, value in self.model.state_dict().items()}
@@ -175,6 +180,7 @@ class Training:
         error = self.error()
         if error < self.best:
             self.best, self.stale, self.best_state = error, 0, self._weights()
+            self.improved()
         else:
             self.stale += 1
         return error
@@ -193,7 +199,13 @@ class Training:
         for index, state in self.optimiser.state_dict()["state"].items():
             tensors |= {f"adam.{index}.{k}": torch.as_tensor(v) for k, v in state.items()}
         best = None if math.isinf(self.best) else self.best
-        now = {"iteration": self.iteration, "best": best, "stale": self.stale, "seconds": self.seconds, "spent": self.spent}
+        now = {
+            "iteration": self.iteration,
+            "best": best,
+            "stale": self.stale,
+            "seconds": self.seconds,
+            "spent": self.spent,
+        }
         temporary = self.folder / f".{CHECKPOINT}.tmp"
         whole = {k: v.detach().clone().contiguous() for k, v in tensors.items()}
         save_file(whole, temporary, {"note": json.dumps({**now, **self._same})})

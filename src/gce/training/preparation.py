@@ -100,7 +100,9 @@ def by_time(usual: dict[str, Any], iterations: int | None, minutes: float | None
     if minutes is not None and not 0 < minutes < float("inf"):
         raise InputError(f"minutes is {minutes}, expected a time above zero such as 3")
     if iterations is not None and minutes is not None:
-        raise InputError(f"iterations={iterations} and minutes={minutes:g} both say how long to train; give one of them")
+        raise InputError(
+            f"iterations={iterations} and minutes={minutes:g} both say how long to train; give one of them"
+        )
     if iterations is not None:
         return {name: value for name, value in usual.items() if name != "minutes"}
     return usual if minutes is None else {**usual, "minutes": minutes}
