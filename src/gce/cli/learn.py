@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from typing import Any, Literal
 
 import tyro
 
+from gce.cli.beside import said, warn
 from gce.cli.common import check_numbers, episode_of, find_model, known_names, others_of_group, told, units
 from gce.errors import InputError
 from gce.model.methods import Method
@@ -34,8 +36,9 @@ class Train:
     """A data set file."""
     out: Path
     """The folder for the model, its log and its checkpoint."""
-    method: Method = "structured"
-    """The paper's method, as its text has it, or ours."""
+    method: Method | None = None
+    """The paper's method as its text has it, or ours: structured, with features made for a kind of physics, or general,
+    without. By default structured for the worlds, and general for own data."""
     preset: Literal["literal", "tuned"] = "tuned"
     """Of the published method: all as the paper has it, or with what docs/published.md lists as changed."""
     form: Form = "hom_mean"
@@ -60,6 +63,8 @@ class Train:
     """How observations come back from features: they are among them, or a decoder finds them, as in the paper."""
     iterations: int | None = None
     """Steps of gradient descent; this and what says None is by default as the world's shipped model was trained."""
+    minutes: float | None = None
+    """CPU time to train for, instead of --iterations; 3 by default with --method general."""
     seed: int = 0
     """Decides everything random: the same seed and data give the same model."""
     network: bool = False
@@ -97,15 +102,17 @@ class Train:
         import torch
 
         from gce import __version__
+        from gce.baselines.references import validation_beside, warning_of
         from gce.model.files import save_model
-        from gce.training.learning import train
-        from gce.training.preparation import settings_of
+        from gce.training.learning import split_for_training, train
+        from gce.training.preparation import by_time, settings_of, usual_method
         from gce.trajectory import Dataset
 
         if self.device != "cpu" and not torch.cuda.is_available():
             raise InputError(f"--device is {self.device!r}, but PyTorch finds no GPU here; leave it at cpu")
         if not 0 < self.validation < 1:
             raise InputError(f"--validation is {self.validation}, expected a share between 0 and 1 such as 0.05")
+        method = usual_method(self.world) if self.method is None else self.method
         names = ("systems", "fit_episodes", "fit_steps", "rollouts")
         check_numbers(self, "iterations", "features", "threads", "horizon", *names)
         given = {name: getattr(self, name) for name in ("schedule", "patience", "learning_rate", *names)}
@@ -115,60 +122,81 @@ class Train:
         if self.hyper_parameter is not None:
             learned["potential_learned"] = self.hyper_parameter == "learned"
         model = {"decoder": self.decoder, "memory": self.memory, **({"network": True} if self.network else learned)}
-        if self.method == "published":
+        if method == "published":
             model = learned | self._published()
             given["forward"] = 0.0 if self.updates == "reconstruction" else None
-        for name in PUBLISHED if self.method != "published" else ():
+        if method == "general":
+            model = self._general()
+        for name in PUBLISHED if method != "published" else ():
             if getattr(self, name):
                 flag = f"--{name.replace('_', '-')}"
                 raise InputError(f"{flag} is a choice of the paper's method; add --method published")
-        iterations = self.iterations or settings_of(self.method, self.preset, self.world, model)[1]["iterations"]
+        usual = by_time(settings_of(method, self.preset, self.world, model)[1], self.iterations, self.minutes)
+        minutes, iterations = usual.get("minutes"), self.iterations or usual["iterations"]
+        scale = (iterations, "iterations") if minutes is None else (round(60 * minutes), "CPU seconds")
+        about = {
+            "command": "gce " + " ".join(sys.argv[1:]),
+            "method": method,
+            "seed": self.seed,
+            "version": __version__,
+        }
         torch.set_num_threads(self.threads)
-        with Dataset.open(self.data) as data, progress(f"training {self.world}", iterations, "iterations") as done:
+        with Dataset.open(self.data) as data, progress(f"training {self.world}", *scale) as done:
             if (data.world or "own") != self.world:
                 raise InputError(
                     f"{self.data} is of the world {data.world or 'own'}, not of {self.world}; name that one"
                 )
 
+            about["data"] = data.metadata.get("recording", {"file": self.data.name})
+            told = 0
+
             def tell(now: Any) -> None:
-                done(1)
+                nonlocal told
+                reached = now.iteration if minutes is None else min(int(now.spent), scale[0])
+                done(reached - told)
+                told = reached
                 self._board("loss", now.loss, now.iteration)
                 if now.validation is not None:
                     self._board("validation", now.validation, now.iteration)
-                    told = f"iteration {now.iteration}: loss {now.loss:.4f}, validation {now.validation:.4f}"
-                    print(told, file=sys.stderr)
+                    line = f"iteration {now.iteration}: loss {now.loss:.4f}, validation {now.validation:.4f}"
+                    print(line, file=sys.stderr)
+
+            def begun(iteration: int) -> None:
+                nonlocal told
+                told = iteration if minutes is None else 0
+                done(told)
 
             trained = train(
                 data,
-                iterations=iterations,
+                iterations=None if minutes is not None else iterations,
+                minutes=self.minutes,
                 horizon=self.horizon,
                 seed=self.seed,
                 validation=self.validation,
                 folder=self.out,
                 device=self.device,
                 tell=tell,
-                start=done,
-                method=self.method,
+                start=begun,
+                best=lambda found, error: save_model(found, self.out, {**about, "validation_nrmse": error}),
+                method=method,
                 preset=self.preset,
                 model=model,
                 training={name: value for name, value in given.items() if value is not None},
             )
-        about = {
-            "command": "gce " + " ".join(sys.argv[1:]),
-            "data": data.metadata.get("recording", {"file": self.data.name}),
-            "method": self.method,
-            "seed": self.seed,
-            "version": __version__,
+            beside = validation_beside(trained.model, split_for_training(data, self.validation, self.seed)[0])
+        about |= {
             "seconds": round(trained.seconds, 1),
             "validation_nrmse": trained.validation_nrmse,
             "weights": trained.weights,
+            "references": beside,
         }
         save_model(trained.model, self.out, about)
         print(
-            f"{self.out}: validation NRMSE {trained.validation_nrmse:.4f} after {trained.seconds:.0f} s; "
-            f"give it to the other commands with --model {self.out}",
+            f"{self.out}: validation NRMSE {trained.validation_nrmse:.4f} ({said(beside)}) after "
+            f"{trained.seconds:.0f} s; give it to the other commands with --model {self.out}",
             file=sys.stderr,
         )
+        warn(warning_of(trained.validation_nrmse, beside))
 
     def _published(self) -> dict[str, Any]:
         """Choices that the paper leaves; what leaves its text is refused."""
@@ -183,6 +211,17 @@ class Train:
                 raise left_text(f"--{name}", left)
         chosen = {name: getattr(self, name) for name in ("actions", "estimator", "hom", "shared_map")}
         return {name: value for name, value in chosen.items() if value}
+
+    def _general(self) -> dict[str, Any]:
+        """Settings of other methods are refused; there are none of its own."""
+        for name in ("form", "potential", "bandwidth", "hyper_parameter", "decoder", "network", "memory", "features"):
+            default = next(field.default for field in dataclasses.fields(self) if field.name == name)
+            if getattr(self, name) != default:
+                flag = f"--{name.replace('_', '-')}"
+                raise InputError(
+                    f"{flag} is not for the general method, the default for own data; add --method structured"
+                )
+        return {}
 
     @cached_property
     def _board(self) -> Callable[[str, float, int], object]:
@@ -281,6 +320,7 @@ class Predict:
             episode, others = episode_of(data, self.file, self.episode), others_of_group(data, self.episode, self.adapt)
             adapting = [data[k] for k in others]
             unit, names = units(data.world, model), known_names(data.metadata, episode.parameters)
+        from gce.baselines.references import errors_beside, warning_of
         from gce.system.system import prediction
         from gce.system.weights import mean_of, weights_told
 
@@ -290,12 +330,15 @@ class Predict:
             for s in range(self.seeds if self.noise else 1)
         ]
         errors = np.mean([result.nrmse for result in results], axis=0)
-        by_step = {str(k): float(errors[k - 1]) if k <= len(errors) else None for k in (1, 10, 50, 100)}
-        by_step["mean"] = float(errors.mean())
+        by_step = _by_step(errors)
+        beside = errors_beside(model, episode, results[0].adapting, unit, results[0].predicted[0])
+        warned = warning_of(float(errors.mean()), {k: None if e is None else e.mean() for k, e in beside.items()})
         if len(others) < self.adapt:
             print(f"adapted to {len(others)} episodes, all there are (asked for {self.adapt})", file=sys.stderr)
         answer = {
             "nrmse": by_step,
+            "references": {name: None if e is None else _by_step(e) for name, e in beside.items()},
+            "warnings": [] if warned is None else [warned],
             "coverage_90": sum(result.coverage for result in results) / len(results),
             "weights": mean_of(
                 [weights_told(r.system, episode, r.adapting, unit, r.predicted[0], reproject) for r in results]
@@ -324,4 +367,12 @@ class Predict:
         else:
             for step, error in by_step.items():
                 when = "mean" if step == "mean" else f"at step {step}"
-                print(f"NRMSE {when}: {'the episode is shorter' if error is None else f'{error:.4g}'}")
+                told_beside = said({k: None if e is None else _by_step(e)[step] for k, e in beside.items()})
+                print(f"NRMSE {when}: {'the episode is shorter' if error is None else f'{error:.4g} ({told_beside})'}")
+        warn(warned)
+
+
+def _by_step(errors: Any) -> dict[str, float | None]:
+    """At some steps, None where the episode is shorter, and the mean."""
+    at = {str(k): float(errors[k - 1]) if k <= len(errors) else None for k in (1, 10, 50, 100)}
+    return {**at, "mean": float(errors.mean())}

@@ -121,6 +121,8 @@ class Features(nn.Module, ABC):
     """How to train such a model where not as any other: iterations, horizon, and fields of `TrainingConfig`."""
     dynamics: ClassVar[str] = "gce.dynamics.state:StateDynamics"
     """The dynamics that planners use, as "module:class"; imported when a plan is made."""
+    adapted: ClassVar[str] = "gce.system.system:System"
+    """The class of systems adapted to, as "module:class"."""
     selects: ClassVar[bool] = True
     """Whether the observation is among the features; otherwise `decoder` finds it."""
     planned_in_features: ClassVar[bool] = False

@@ -10,7 +10,7 @@ from typing import Literal, get_args
 
 from gce.errors import InputError
 
-Method = Literal["published", "structured"]
+Method = Literal["published", "structured", "general"]
 METHODS: tuple[str, ...] = get_args(Method)
 USUAL = "structured"
 """What worlds use unless another is asked for."""

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, reduce
 from operator import add
+from typing import Any
 
 import numpy as np
 import torch
@@ -31,8 +32,9 @@ from gce.model.model import Model
 from gce.model.step import Stepper, rollout
 from gce.operators import Operator
 from gce.operators.additive import SHARED, Additive
+from gce.operators.pairs import PairSums
 from gce.operators.prior import Colour
-from gce.operators.regression import Sums
+from gce.operators.regression import FieldSums, Moments, NodeSums, Sums
 from gce.trajectory import Episode, check_one_system
 
 
@@ -122,6 +124,36 @@ class Evidence(Additive):
     sums: Sums
     starts: Starts
     colour: Colour | None = field(default=None, metadata=SHARED)
+
+    def kept(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """(tensors, JSON values) for a file, starts apart."""
+        sums, colour = self.sums, self.colour
+        tensors = {name: getattr(sums.moments, name) for name in ("gram", "cross", "square")}
+        for part, found in (("fields", sums.fields), ("nodes", sums.nodes), ("pairs", sums.pairs)):
+            values = {} if found is None else vars(found)
+            tensors |= {f"{part}_{name}": torch.as_tensor(v) for name, v in values.items() if v is not None}
+        if colour is not None:
+            tensors["noise_size"] = colour.size
+        return tensors, {
+            "rows": sums.moments.rows,
+            "noise_correlation": None if colour is None else colour.correlation,
+        }
+
+    @classmethod
+    def restored(cls, tensors: dict[str, Tensor], text: dict[str, Any], starts: Starts) -> Evidence:
+        """From what `kept` gave."""
+        moments = Moments(tensors["gram"], tensors["cross"], tensors["square"], int(text["rows"]))
+        fields = nodes = pairs = colour = None
+        if "fields_gram" in tensors:
+            fields = FieldSums(*(tensors[f"fields_{name}"] for name in ("gram", "cross", "square", "mixed")))
+        if "nodes_X" in tensors:
+            nodes = NodeSums(*(tensors[f"nodes_{name}"] for name in ("X", "Y", "node_type")))
+        if "pairs_gram" in tensors:
+            gram, X, Y, columns = (tensors[f"pairs_{name}"] for name in ("gram", "X", "Y", "columns"))
+            pairs = PairSums(gram, X, Y, columns, int(tensors["pairs_num_inputs"]), tensors.get("pairs_near"))
+        if "noise_size" in tensors:
+            colour = Colour(float(text["noise_correlation"]), tensors["noise_size"])
+        return cls(Sums(moments, fields, nodes, pairs), starts, colour)
 
     def operator(self, model: Model, topology: Topology, ridge: float | None) -> Operator:
         """What follows from it."""

@@ -11,11 +11,8 @@ import gce
 from gce.errors import InputError
 from gce.graphs.graph import Graph
 from gce.model.files import load_model, read_pair, save_model, write_pair
-from gce.operators.pairs import PairSums
-from gce.operators.prior import Colour
-from gce.operators.regression import FieldSums, Moments, NodeSums, Sums
-from gce.system.evidence import Evidence, Starts
-from gce.system.system import System, fitted
+from gce.system.evidence import Starts
+from gce.system.system import System, class_of
 from gce.system.uncertainty import Spread
 
 SYSTEM, VERSIONS = "gce-system", (1,)
@@ -24,26 +21,15 @@ GRAPH = ("edge_index", "edge_type", "node_type", "node_attributes", "edge_attrib
 
 def save_system(system: System, folder: Path | str, about: dict[str, Any] | None = None) -> None:
     """Write a system: its model, its graph and the sums its operator follows from. about: where it is from, as JSON."""
-    sums, starts = system.evidence.sums, system.evidence.starts
-    tensors = {
-        "gram": sums.moments.gram,
-        "cross": sums.moments.cross,
-        "square": sums.moments.square,
+    starts = system.evidence.starts
+    tensors, told = system.kept()
+    tensors |= {
         "spread_squares": torch.as_tensor(system.spread.squares),
         "spread_counts": torch.as_tensor(system.spread.counts),
         "starts_total": torch.as_tensor(starts.total),
         "starts_squares": torch.as_tensor(starts.squares),
         "starts_smoothed": torch.as_tensor(starts.smoothed),
     }
-    if sums.fields is not None:
-        tensors |= {f"fields_{name}": value for name, value in vars(sums.fields).items()}
-    if sums.nodes is not None:
-        tensors |= {f"nodes_{name}": value for name, value in vars(sums.nodes).items()}
-    if sums.pairs is not None:
-        tensors |= {f"pairs_{name}": torch.as_tensor(v) for name, v in vars(sums.pairs).items() if v is not None}
-    colour = system.evidence.colour
-    if colour is not None:
-        tensors["noise_size"] = colour.size
     for name in GRAPH:
         value = getattr(system.graph, name)
         if value is not None:
@@ -52,11 +38,9 @@ def save_system(system: System, folder: Path | str, about: dict[str, Any] | None
         "format": SYSTEM,
         "format_version": VERSIONS[0],
         "version": gce.__version__,
-        "rows": sums.moments.rows,
         "episodes": starts.count,
         "noise": starts.noise,
-        "noise_correlation": None if colour is None else colour.correlation,
-        "ridge": system.ridge,
+        **told,
         "about": about or {},
     }
     save_model(system.model, folder)
@@ -70,26 +54,10 @@ def load_system(folder: Path | str) -> System:
         arrays: dict[str, Any] = {
             name: tensors[f"graph_{name}"].numpy() for name in GRAPH if f"graph_{name}" in tensors
         }
-        moments = Moments(tensors["gram"], tensors["cross"], tensors["square"], int(text["rows"]))
-        fields = None
-        if "fields_gram" in tensors:
-            names = ("gram", "cross", "square", "mixed")
-            fields = FieldSums(*(tensors[f"fields_{name}"] for name in names))
-        nodes = None
-        if "nodes_X" in tensors:
-            nodes = NodeSums(*(tensors[f"nodes_{name}"] for name in ("X", "Y", "node_type")))
-        pairs = None
-        if "pairs_gram" in tensors:
-            gram, X, Y, columns = (tensors[f"pairs_{name}"] for name in ("gram", "X", "Y", "columns"))
-            pairs = PairSums(gram, X, Y, columns, int(tensors["pairs_num_inputs"]), tensors.get("pairs_near"))
         total, squares, smoothed = (tensors[f"starts_{name}"].numpy() for name in ("total", "squares", "smoothed"))
         starts = Starts(int(text["episodes"]), total, squares, smoothed, float(text["noise"]))
         spread = Spread(tensors["spread_squares"].numpy(), tensors["spread_counts"].numpy())
-        colour = None
-        if "noise_size" in tensors:
-            colour = Colour(float(text["noise_correlation"]), tensors["noise_size"])
-        evidence = Evidence(Sums(moments, fields, nodes, pairs), starts, colour)
-        return fitted(model, Graph(**arrays), evidence, spread, text["ridge"])
+        return class_of(model).restored(model, Graph(**arrays), tensors, text, starts, spread)
     except (KeyError, IndexError, TypeError, ValueError, RuntimeError) as error:
         raise InputError(f"{folder}/system.safetensors does not hold a system: {error}; adapt again") from None
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,15 +21,18 @@ from gce.metrics import nrmse
 from gce.model.model import Model
 from gce.model.step import Stepper, path_of
 from gce.operators import Operator
+from gce.operators.hierarchy import Strengths
 from gce.system.evidence import (
     Evidence,
     Seen,
+    Starts,
     colour_of,
     model_inputs,
     normalised,
     opening_mask,
     opening_paths,
     opening_states,
+    operators_of,
     see,
     total,
 )
@@ -65,6 +70,15 @@ class System:
     spread: Spread
     ridge: float | None = None
     seen: tuple[Seen, ...] = ()
+
+    @classmethod
+    def adapted(
+        cls, model: Model, episodes: Sequence[Episode], ridge: float | None, measure: bool, strengths: Strengths | None
+    ) -> System:
+        """What `adapt` gives."""
+        if strengths is not None:
+            raise InputError(f"a model of the method {model.method} has no strengths to give; leave them out")
+        return _adapted(model, list(episodes), ridge, measure)
 
     def predict(
         self,
@@ -189,6 +203,50 @@ class System:
         later = fitted(self.model, self.graph, self.evidence + seen.evidence, spread, self.ridge)
         return replace(later, seen=(*self.seen, seen))
 
+    def kept(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """(tensors, JSON values) that the system follows from, beside its model, graph, starts and spread."""
+        tensors, text = self.evidence.kept()
+        return tensors, {**text, "ridge": self.ridge}
+
+    @classmethod
+    def restored(
+        cls,
+        model: Model,
+        graph: Graph,
+        tensors: dict[str, Tensor],
+        text: dict[str, Any],
+        starts: Starts,
+        spread: Spread,
+    ) -> System:
+        """From what `kept` gave."""
+        return fitted(model, graph, Evidence.restored(tensors, text, starts), spread, text["ridge"])
+
+    def of_first(self, episodes: Sequence[Episode], counts: Sequence[int]) -> Sequence[System]:
+        """The same system adapted to the first of these episodes alone, so many each; their sums add up."""
+        seen = self.seen or tuple(see(self.model, episodes, self.graph, self.evidence.colour))
+        parts = [total(seen[:k]) for k in counts]
+        found = operators_of(self.model, parts, self.topology, self.ridge)
+        return [replace(self, evidence=part, operator=one) for part, one in zip(parts, found, strict=True)]
+
+    @staticmethod
+    def together(
+        systems: Sequence[Any],
+        observations: Sequence[np.ndarray],
+        actions: Sequence[np.ndarray],
+        exogenous: np.ndarray | None = None,
+    ) -> list[Float[np.ndarray, "steps_plus_1 nodes d"]]:
+        """What `predict` says of each of several systems of one model, as one rollout of all their graphs."""
+        model = systems[0].model
+        openings = [s.state(o, True) for s, o in zip(systems, observations, strict=True)]
+        inputs = [model_inputs(model, a, exogenous, s.graph) for s, a in zip(systems, actions, strict=True)]
+        operators = [s.operator for s in systems]
+        paths = opening_paths(model, [s.graph for s in systems], operators, openings, inputs)
+        unit = model.arrays
+        return [
+            np.concatenate([o[None], path[1 : len(a) + 1] * unit.observation_std + unit.observation_mean])
+            for o, a, path in zip(observations, actions, paths, strict=True)
+        ]
+
     def state(
         self, observation: np.ndarray, opening: bool, before: tuple[np.ndarray, np.ndarray] | None = None
     ) -> Float[Tensor, "nodes c"]:
@@ -248,27 +306,36 @@ class System:
 def predict_together(
     systems: Sequence[System], observations: Sequence[np.ndarray], actions: Sequence[np.ndarray]
 ) -> list[Float[np.ndarray, "steps_plus_1 nodes d"]]:
-    """What `predict` says of each of several systems of one model, as one rollout of all their graphs."""
-    model = systems[0].model
-    openings = [s.state(o, True) for s, o in zip(systems, observations, strict=True)]
-    inputs = [model_inputs(model, a, None, s.graph) for s, a in zip(systems, actions, strict=True)]
-    operators = [s.operator for s in systems]
-    paths = opening_paths(model, [s.graph for s in systems], operators, openings, inputs)
-    unit = model.arrays
-    return [
-        np.concatenate([o[None], path[1 : len(a) + 1] * unit.observation_std + unit.observation_mean])
-        for o, a, path in zip(observations, actions, paths, strict=True)
-    ]
+    """What `predict` says of each of several systems of one model."""
+    return type(systems[0]).together(systems, observations, actions)
 
 
-def adapt(model: Model, episodes: Sequence[Episode], ridge: float | None = None, measure: bool = True) -> System:
+def adapt(
+    model: Model,
+    episodes: Sequence[Episode],
+    ridge: float | None = None,
+    measure: bool = True,
+    strengths: Strengths | None = None,
+) -> System:
     """Fit the operator of the system that some episodes are of, in closed form.
 
     measure: how far predictions are off, for intervals; it costs a fit and a prediction for each episode.
+    strengths: of the parts of a model of the general method, where left-out rollouts shall not choose them.
     """
     episodes = list(episodes)
     if not episodes:
         raise InputError("there is no episode to adapt to; give at least one")
+    return class_of(model).adapted(model, episodes, ridge, measure, strengths)
+
+
+def class_of(model: Model) -> type[System]:
+    """The class of systems that the model's kind of features names."""
+    module, name = model.features.adapted.split(":")
+    named: type[System] = getattr(importlib.import_module(module), name)
+    return named
+
+
+def _adapted(model: Model, episodes: list[Episode], ridge: float | None, measure: bool) -> System:
     graph, lasts = episodes[0].graph, all(episode.length > 1 for episode in episodes)
     prior = model.training_prior
     seen = see(model, episodes, graph, prior.colour(graph.num_nodes) if prior is not None and lasts else None)

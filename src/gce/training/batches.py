@@ -37,6 +37,7 @@ class TrainingConfig(LoopConfig):
     forward, relative: the weight of the forward loss in features, for models that roll out there, and whether it is
         in units of the features' spread; without it, features that shrink would lower it (paper, 'Loss functions').
     fresh_share: of chunks and windows that open an episode. noise: largest observation noise added to some batches.
+    plain: share of the systems that are predicted without a shift of their own, in the general method.
     """
 
     iterations: int = 3000
@@ -51,6 +52,7 @@ class TrainingConfig(LoopConfig):
     fresh_share: float = 0.2
     noise: float = 0.1
     noise_share: float = 0.3
+    plain: float = 0.25
 
 
 class Recorded:

@@ -29,8 +29,9 @@ from gce.system.evidence import colour_of, see, total
 from gce.system.system import adapt
 from gce.system.weights import mean_of, weights_told
 from gce.training.batches import Recorded, SystemData, TrainingConfig, digest, draw_batch, loss_of
+from gce.training.general import training_of_general
 from gce.training.loop import Progress, Training, place_for
-from gce.training.preparation import config_for, prepare, settings_of
+from gce.training.preparation import by_time, config_for, prepare, settings_of, usual_method
 from gce.trajectory import Dataset, Episode
 
 Systems = Sequence[Sequence[Episode]]
@@ -60,14 +61,16 @@ def train(
     *,
     iterations: int | None = None,
     horizon: int | None = None,
+    minutes: float | None = None,
     seed: int = 0,
     validation: float = 0.05,
     folder: Path | str | None = None,
     device: str = "cpu",
-    method: str = "structured",
+    method: str | None = None,
     preset: str = "tuned",
     tell: Callable[[Progress], None] | None = None,
     start: Callable[[int], None] = lambda iteration: None,
+    best: Callable[[Model, float], None] = lambda model, error: None,
     model: dict[str, Any] | None = None,
     training: dict[str, Any] | None = None,
 ) -> Trained:
@@ -77,14 +80,19 @@ def train(
         `training`, are by default as the model that comes with the package for the data's world was trained.
     validation: share of the systems kept to choose the best model by or, of one or two systems, of their episodes.
     folder: keeps the log and a checkpoint, from which the same call goes on; by default nothing is kept.
-    method: `published` for the paper's, which `preset` makes `literal` or `tuned`; `structured` for ours.
-    tell: hears of every iteration, by default a progress bar; start: of the one it begins with.
+    minutes: of CPU time to train for, where iterations are not given; by default 3 for the general method.
+    method: `published` for the paper's, which `preset` makes `literal` or `tuned`; `general` or `structured` for ours,
+        the former by default for data of no known world, the latter for the others.
+    tell: hears of every iteration, by default a progress bar; start: of the one it begins with; best: takes
+        the model whenever it is the best so far, with its error.
     model, training: settings of the model (`gce.model.config`) and fields of `TrainingConfig` to change.
     """
     if not 0 < validation < 1:
         raise InputError(f"validation is {validation}, expected a share between 0 and 1 such as 0.05")
+    method = usual_method(data.world) if method is None else method
     model, usual = settings_of(method, preset, data.world, model or {})
     usual_iterations, usual_horizon = usual.pop("iterations"), usual.pop("horizon")
+    usual = by_time(usual, iterations, minutes)
     iterations = usual_iterations if iterations is None else iterations
     horizon = usual_horizon if horizon is None else horizon
     if iterations < 1 or horizon < 1:
@@ -108,17 +116,22 @@ def train(
     wanted = max(horizon, settings.fit_steps)
     systems = equal_systems(rest, wanted, cut, lambda episodes: SystemData(prepared, episodes))
     with place_for(folder) as place:
-        run = training_of(prepared, systems, kept, settings, place)
+        make: TrainingOf = training_of_general if method == "general" else training_of
+        run = make(prepared, systems, kept, settings, place)
+        run.improved = lambda: best(prepared, run.best)
         run.resume()
         with progress("training", iterations, "iterations") if tell is None else nullcontext(start) as done:
             done(run.iteration)
-            best = run.run(tell or (lambda now: done(1)))
+            error = run.run(tell or (lambda now: done(1)))
     prior = prepared.features.training_prior
     if prior is not None:
         remember(prepared, prior, list(_by_system(rest)))
-        best = validation_error(prepared, kept)
+        error = validation_error(prepared, kept)
     trained = prepared.eval()
-    return Trained(trained, best, run.seconds, _weights(trained, kept))
+    return Trained(trained, error, run.seconds, _weights(trained, kept))
+
+
+TrainingOf = Callable[[Model, Sequence[Recorded], Systems, TrainingConfig, Path], Training]
 
 
 def training_of(

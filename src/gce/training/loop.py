@@ -41,6 +41,8 @@ class LoopConfig:
     horizons: steps rolled out, growing; each for an equal share of the iterations.
     learning_rate: the largest; schedule: how it falls, `cosine` or `paper`.
     patience: stop after so many validations without progress; 0 never.
+    minutes: of CPU time, after which a training ends whatever its iterations; horizons and rates then follow the time
+        spent, and it is validated as often as `parts` says, with the share of the time spent.
     """
 
     iterations: int = 4000
@@ -52,18 +54,24 @@ class LoopConfig:
     validate_every: int = 250
     checkpoint_every: int = 50
     patience: int = 0
+    minutes: float = math.inf
+    parts: tuple[float, ...] = (0.05, 0.3, 0.6, 0.8)
 
 
-def learning_rate(config: LoopConfig, iteration: int) -> float:
-    """Cosine from the start rate to 2% of it after a short warm-up; or the paper's: halved linearly every 100,000."""
+def learning_rate(config: LoopConfig, iteration: int, share: float | None = None) -> float:
+    """Cosine from the start rate to 2% of it after a short warm-up; or the paper's: halved linearly every 100,000.
+
+    share: of the training that is done, by default that of its iterations.
+    """
     if config.schedule == "paper":
         return max(1e-6, config.learning_rate * 0.5 ** (iteration / 100_000))
-    share = iteration / config.iterations
+    share = iteration / config.iterations if share is None else share
     return config.learning_rate * min(1.0, (iteration + 1) / WARM_UP) * (0.02 + 0.49 * (1 + math.cos(math.pi * share)))
 
 
-def horizon_at(config: LoopConfig, iteration: int) -> int:
-    return config.horizons[min(len(config.horizons) - 1, iteration * len(config.horizons) // config.iterations)]
+def horizon_at(config: LoopConfig, iteration: int, share: float | None = None) -> int:
+    count, by_iteration = len(config.horizons), iteration * len(config.horizons) // config.iterations
+    return config.horizons[min(count - 1, by_iteration if share is None else int(share * count))]
 
 
 def descend(optimiser: torch.optim.Optimizer, loss: Tensor, parameters: Sequence[nn.Parameter], clip: float) -> None:
@@ -76,12 +84,13 @@ def descend(optimiser: torch.optim.Optimizer, loss: Tensor, parameters: Sequence
 
 @dataclass(frozen=True)
 class Progress:
-    """What a training tells while it goes on."""
+    """What a training tells while it goes on. spent: CPU seconds."""
 
     iteration: int
     loss: float
     validation: float | None
     seconds: float
+    spent: float = 0.0
 
 
 class Training:
@@ -106,8 +115,10 @@ class Training:
         same = {"training": dataclasses.asdict(config), "config": settings, "data": data}
         self._same: dict[str, Any] = json.loads(json.dumps(same))
         self.optimiser = torch.optim.Adam(model.parameters(), lr=config.learning_rate)
-        self.iteration, self.best, self.stale, self.seconds = 0, math.inf, 0, 0.0
+        self.iteration, self.best, self.stale, self.seconds, self.spent = 0, math.inf, 0, 0.0, 0.0
         self.best_state = self._weights()
+        self.improved: Callable[[], None] = lambda: None
+        """Called when the model is the best so far."""
 
     def run(
         self, tell: Callable[[Progress], None] = lambda now: None, until: int | None = None, seconds: float = math.inf
@@ -115,16 +126,24 @@ class Training:
         """Train to the end, to an iteration, or until the seconds are spent; returns the best validation error."""
         c = self.config
         stop = c.iterations if until is None else min(until, c.iterations)
-        clock = time.monotonic()
+        clock, cpu = time.monotonic(), time.process_time()
         with stops_between() as asked:
             while self.iteration < stop and self.seconds < seconds and not (c.patience and self.stale >= c.patience):
-                loss = self._iterate()
+                if self.spent >= 60 * c.minutes:
+                    break
+                before, loss = self.share, self._iterate()
                 self.iteration += 1
+                self.spent, cpu = self.spent + time.process_time() - cpu, time.process_time()
                 last = self.iteration == c.iterations or self.seconds + time.monotonic() - clock >= seconds
-                validation = self._validate() if last or self.iteration % c.validate_every == 0 else None
-                self.seconds += time.monotonic() - clock
-                clock = time.monotonic()
-                tell(Progress(self.iteration, loss, validation, self.seconds))
+                due = last or self.spent >= 60 * c.minutes
+                if before is None:
+                    due = due or self.iteration % c.validate_every == 0
+                else:
+                    due = due or any(before < part <= (self.share or 0.0) for part in c.parts)
+                validation = self._validate() if due else None
+                self.seconds, clock = self.seconds + time.monotonic() - clock, time.monotonic()
+                self.spent, cpu = self.spent + time.process_time() - cpu, time.process_time()
+                tell(Progress(self.iteration, loss, validation, self.seconds, self.spent))
                 if validation is not None or self.iteration % LOG_EVERY == 0:
                     self._log(loss, validation)
                 due = validation is not None or self.iteration % c.checkpoint_every == 0 or self.iteration == stop
@@ -136,6 +155,14 @@ class Training:
             self.model.load_state_dict(self.best_state)
         return self.best
 
+    @property
+    def share(self) -> float | None:
+        """The share that is done of a training by time; None of one by iterations."""
+        limited = math.isfinite(self.config.minutes)
+        return (
+            max(self.spent / (60 * self.config.minutes), self.iteration / self.config.iterations) if limited else None
+        )
+
     def _weights(self) -> dict[str, Tensor]:
         return {name: value.clone() for name, value in self.model.state_dict().items()}
 
@@ -144,8 +171,8 @@ class Training:
         rng = np.random.default_rng([c.seed, self.iteration])
         generator = torch.Generator().manual_seed(int(rng.integers(2**62)))
         for group in self.optimiser.param_groups:
-            group["lr"] = learning_rate(c, self.iteration)
-        loss = self.loss(horizon_at(c, self.iteration), rng, generator)
+            group["lr"] = learning_rate(c, self.iteration, self.share)
+        loss = self.loss(horizon_at(c, self.iteration, self.share), rng, generator)
         descend(self.optimiser, loss, list(self.model.parameters()), c.clip)
         return float(loss.detach())
 
@@ -153,6 +180,7 @@ class Training:
         error = self.error()
         if error < self.best:
             self.best, self.stale, self.best_state = error, 0, self._weights()
+            self.improved()
         else:
             self.stale += 1
         return error
@@ -171,7 +199,13 @@ class Training:
         for index, state in self.optimiser.state_dict()["state"].items():
             tensors |= {f"adam.{index}.{k}": torch.as_tensor(v) for k, v in state.items()}
         best = None if math.isinf(self.best) else self.best
-        now = {"iteration": self.iteration, "best": best, "stale": self.stale, "seconds": self.seconds}
+        now = {
+            "iteration": self.iteration,
+            "best": best,
+            "stale": self.stale,
+            "seconds": self.seconds,
+            "spent": self.spent,
+        }
         temporary = self.folder / f".{CHECKPOINT}.tmp"
         whole = {k: v.detach().clone().contiguous() for k, v in tensors.items()}
         save_file(whole, temporary, {"note": json.dumps({**now, **self._same})})
@@ -207,6 +241,7 @@ class Training:
         self.optimiser.load_state_dict(state)
         self.best_state, self.best = parts["best"], math.inf if note["best"] is None else note["best"]
         self.iteration, self.stale, self.seconds = note["iteration"], note["stale"], note["seconds"]
+        self.spent = note.get("spent", 0.0)
         return True
 
 

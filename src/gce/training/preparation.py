@@ -12,19 +12,18 @@ from torch import Tensor
 
 from gce.errors import InputError
 from gce.features import KINDS
+from gce.features.general import General
 from gce.features.published import PRESETS, Published, left_text
 from gce.model.config import FLAT, SHARED, ModelConfig, check_asked, configured, kind_asked_for
 from gce.model.methods import check_method
 from gce.model.model import Model, Units
 from gce.training.batches import SystemData
 from gce.trajectory import Dataset, Normalisation
+from gce.trajectory.structure import check_said, find_kinematics, find_structure
 
-KINEMATIC_TOLERANCE = 1e-3
 HELD_BELOW = 0.05
 UNIT_EPISODES = 200
 """How many episodes the units are taken from."""
-STRUCTURE = ("points", "late_action", "fresh_start")
-"""What a file's metadata may say about a world's structure, under `structure`."""
 
 
 def training_for(world: str | None, model: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -63,8 +62,52 @@ def _published(preset: str, world: str | None, model: Mapping[str, Any]) -> tupl
     return {**of_model, **of_world.get("model", {}), **model, "kind": Published.name}, training
 
 
-SETTINGS = {"structured": _structured, "published": _published}
+MINUTES = 3.0
+"""Of CPU time, that the general method trains for unless told otherwise."""
+GENERAL: dict[str, Any] = {
+    "iterations": 1_000_000,
+    "horizon": 10,
+    "horizons": (2, 2, 2, 5, 5, 5, 10, 10, 10, 10),
+    "minutes": MINUTES,
+    "learning_rate": 2e-3,
+    "rollouts": 8,
+    "fit_episodes": 4,
+    "fit_steps": 24,
+    "noise": 0.003,
+    "fresh_share": 0.1,
+}
+"""How the general method trains; the last horizon is the one under shifts."""
+
+
+def _general(preset: str, world: str | None, model: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    asked = model.get("kind", "general")
+    if asked != "general":
+        raise InputError(f"kind={asked!r} is of another method than general; name the method, or leave the kind out")
+    return {**model, "kind": "general"}, dict(GENERAL)
+
+
+SETTINGS = {"structured": _structured, "published": _published, "general": _general}
 """By method, from a preset, a world and what is asked for: settings of the model, and how to train it."""
+
+
+def usual_method(world: str | None) -> str:
+    """What data are trained by unless a method is named: worlds have features made for them."""
+    from gce.envs import WORLDS
+
+    return "structured" if world in WORLDS else "general"
+
+
+def by_time(usual: dict[str, Any], iterations: int | None, minutes: float | None) -> dict[str, Any]:
+    """How to train, with the time it may take: as asked, or as usual where no iterations are asked for either."""
+    if minutes is not None and not 0 < minutes < float("inf"):
+        raise InputError(f"minutes is {minutes}, expected a time above zero such as 3")
+    if iterations is not None and minutes is not None:
+        raise InputError(
+            f"iterations={iterations} and minutes={minutes:g} both say how long to train; give one of them"
+        )
+    if iterations is not None:
+        return {name: value for name, value in usual.items() if name != "minutes"}
+    return usual if minutes is None else {**usual, "minutes": minutes}
 
 
 def _preset(world: str | None, part: str) -> dict[str, Any]:
@@ -82,10 +125,7 @@ def config_for(data: Dataset, **overrides: Any) -> ModelConfig:
     """
     first = data[0]
     dt = float(data.metadata.get("dt") or 1.0)
-    structure = data.metadata.get("structure", {})
-    for name in structure:
-        if name not in STRUCTURE:
-            raise InputError(f"the metadata's structure says {name!r}; it may say {', '.join(STRUCTURE)}")
+    structure = check_said(data.metadata.get("structure", {}))
     kinematics = find_kinematics(data, dt)
     late = bool(structure.get("late_action", False))
     graphs = [data.group(int(g)).graph for g in np.unique(data.groups)]
@@ -106,7 +146,13 @@ def config_for(data: Dataset, **overrides: Any) -> ModelConfig:
         "late_action": late,
         "previous_action": late,
     }
-    return configured(with_preset(found, _preset(data.world, "model"), overrides))
+    preset = _preset(data.world, "model")
+    if kind_asked_for(overrides) is General:  # knows nothing of a world
+        preset = {}
+        shown = find_structure(data)
+        found |= {"structure": shown.described(), "history": shown.history}
+        found |= {"late_action": shown.late_action, "previous_action": shown.late_action}
+    return configured(with_preset(found, preset, overrides))
 
 
 def with_preset(found: Mapping[str, Any], preset: Mapping[str, Any], asked: Mapping[str, Any]) -> dict[str, Any]:
@@ -131,25 +177,6 @@ def _opens_at_rest(data: Dataset, kinematics: tuple[tuple[int, int], ...], episo
     )
 
 
-def find_kinematics(data: Dataset, dt: float, episodes: int = 20) -> tuple[tuple[int, int], ...]:
-    """Pairs (position, velocity) of coordinates with v_t = (p_t - p_{t-1}) / dt throughout the first episodes."""
-    sample = [data[k].observations.astype(np.float64) for k in range(min(episodes, len(data)))]
-    d = sample[0].shape[-1]
-    pairs = []
-    for velocity in range(d):
-        v = np.concatenate([o[1:, :, velocity].ravel() for o in sample])
-        if v.std() == 0:
-            continue
-        for position in range(d):
-            difference = np.concatenate([np.diff(o[..., position], axis=0).ravel() for o in sample]) / dt
-            # Single precision leaves a rounding of positions, magnified by 1/dt.
-            rounding = 4e-7 * max(np.abs(o[..., position]).max() for o in sample) / dt
-            if position != velocity and np.abs(difference - v).max() < KINEMATIC_TOLERANCE * v.std() + rounding:
-                pairs.append((position, velocity))
-                break
-    return tuple(sorted(pairs))
-
-
 def prepare(config: ModelConfig, data: Dataset, seed: int = 0) -> Model:
     """An untrained model in the units of a data set."""
     torch.manual_seed(seed)
@@ -157,6 +184,10 @@ def prepare(config: ModelConfig, data: Dataset, seed: int = 0) -> Model:
     part = take_units(model, data, seed)
     with torch.no_grad():
         model.observation_mean[[velocity for _, velocity in config.kinematics]] = 0
+        if isinstance(model.features, General):
+            steps = np.concatenate([np.diff(e.observations, axis=0).reshape(-1, config.num_observations) for e in part])
+            units = model.observation_mean, model.observation_std
+            model.features.motion.set_units(*units, torch.as_tensor(steps.std(0), dtype=torch.float32))
         model.features.inputs.unit_mean.copy_(model.observation_mean)
         model.features.inputs.unit_std.copy_(model.observation_std)
         systems = [SystemData(model, [part[k]]) for k in range(min(len(part), 100))]

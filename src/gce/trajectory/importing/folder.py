@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,12 +12,13 @@ import numpy as np
 
 from gce.errors import InputError
 from gce.graphs.graph import Graph
-from gce.trajectory import Limits, Writer
+from gce.trajectory import Dataset, Limits, Writer
 from gce.trajectory.arrays import number_relations
 from gce.trajectory.importing.episodes import Columns, find_columns, read_episode
 from gce.trajectory.importing.systems import SystemTables, natural, read_system
 from gce.trajectory.importing.tables import NAME, Problems, Settings, read_settings
 from gce.trajectory.storage import Flattener
+from gce.trajectory.structure import Structure
 
 Progress = Callable[[int], None]
 """Told how many more episodes are done."""
@@ -40,10 +42,17 @@ def count_episodes(folder: Path | str) -> int:
 
 
 def check_folder(folder: Path | str, progress: Progress = lambda episodes: None) -> Summary:
-    """Read everything and keep nothing; an `InputError` lists all that is wrong."""
-    root = Path(folder)
-    contents = _Contents.read(root)
-    return _fill(contents, Flattener(lambda name, rows: None), progress)
+    """Read everything; an `InputError` lists all that is wrong."""
+    return read_folder(folder, progress)[0]
+
+
+def read_folder(folder: Path | str, progress: Progress = lambda episodes: None) -> tuple[Summary, Dataset]:
+    """What a folder holds, and its data set in memory."""
+    contents, kept = _Contents.read(Path(folder)), defaultdict[str, list[np.ndarray]](list)
+    flat = Flattener(lambda name, rows: kept[name].append(rows))
+    summary = _fill(contents, flat, progress)
+    arrays = {name: np.concatenate(pieces) for name, pieces in kept.items()}
+    return summary, Dataset({**arrays, **flat.tables()}, contents.metadata(), np.arange(flat.num_episodes))
 
 
 def import_folder(folder: Path | str, out: Path | str, progress: Progress = lambda episodes: None) -> Summary:
@@ -87,7 +96,7 @@ class _Contents:
         columns = find_columns(systems[0].files[0], shared, problems) if systems else None
         contents = cls(root, problems, shared, systems, columns, dict(shared.structure))
         contents._check_alike()
-        contents._name_points()
+        contents._name_columns()
         return contents
 
     def metadata(self) -> dict[str, Any]:
@@ -144,18 +153,25 @@ class _Contents:
             return []
         return sorted({name for name, of_itself in pairs if name or not of_itself}, key=natural)
 
-    def _name_points(self) -> None:
-        """Points of the plane may be given by the names of their columns; a file holds the numbers."""
-        names = [] if self.columns is None else list(self.columns.observations)
-        points = []
-        for point in self.structure.get("points", []):
-            for column in point:
-                if isinstance(column, str) and column not in names:
-                    self.problems.add(self.root / NAME, f"structure.points names {column!r}, which is no observation")
-                    return
-            points.append([names.index(c) if isinstance(c, str) else c for c in point])
-        if points:
-            self.structure["points"] = points
+    def _name_columns(self) -> None:
+        """Columns may be given by their names in the structure; a file holds the numbers."""
+        columns = self.columns or Columns((), (), ())
+
+        def numbered(value: Any, names: Sequence[str], key: str) -> Any:
+            if isinstance(value, list):
+                return [numbered(v, names, key) for v in value]
+            if isinstance(value, str) and value not in names:
+                raise InputError(f"structure.{key} names {value!r}, which is no {what}")
+            return names.index(value) if isinstance(value, str) else value
+
+        try:
+            for key, value in self.structure.items():
+                of_actions = key == "action_vectors"
+                what, names = ("action", columns.actions) if of_actions else ("observation", columns.observations)
+                self.structure[key] = numbered(value, names, key)
+            Structure.read(self.structure, len(columns.observations))
+        except InputError as error:
+            self.problems.add(self.root / NAME, str(error))
 
     def _check_alike(self) -> None:
         """Attributes mean the same in all systems, so all have the same."""

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 from gce.errors import InputError
+from gce.trajectory.structure import FORMS, SAID
 
 DELIMITERS = ",;\t"
 NAME = "system.toml"
-STRUCTURE = ("points", "late_action", "fresh_start")
 Bounds = tuple[float, float]
 
 
@@ -217,10 +217,10 @@ def _table(value: Any) -> dict[str, Any]:
 def _structure(value: Any) -> dict[str, Any]:
     points = value.get("points", []) if isinstance(value, dict) else None
     fits = isinstance(points, list) and all(isinstance(p, list) and len(p) == 4 for p in points)
-    if not fits or any(key not in STRUCTURE for key in value):
+    if not fits or any(key not in (*SAID, *FORMS) for key in value):
         raise ValueError(
             'points = [["x", "y", "vx", "vy"]] (the columns of each point in the plane), late_action and fresh_start '
-            "(true or false)"
+            f"(true or false), {', '.join(name for name in FORMS if name not in SAID)} (what `gce data check` finds)"
         )
     return dict(value)
 

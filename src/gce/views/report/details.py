@@ -35,7 +35,6 @@ from gce.metrics import nrmse
 from gce.names import written
 from gce.planning.closed_loop import Run, uncontrolled
 from gce.planning.controller import Plan
-from gce.system.evidence import model_inputs, normalised, opening_paths, opening_states, operators_of, see, total
 from gce.system.system import System
 from gce.system.uncertainty import LARGEST_UNION, blocks
 from gce.system.weights import spread_of, weights_along, weights_told
@@ -283,17 +282,12 @@ def fit_by_episodes(
 
     The episodes are those adapted to, in their order; their sums add up, so that each is looked at once.
     """
-    model, graph = system.model, system.graph
-    seen = system.seen or tuple(see(model, episodes, graph, system.evidence.colour))
-    counts = [k for k in range(1, len(seen) + 1) if k <= 8 or k == len(seen) or k & (k - 1) == 0]
-    parts = [total(seen[:k]) for k in counts]
-    operators = operators_of(model, parts, system.topology, system.ridge)
-    openings = opening_states(model, [normalised(model, observations[0])] * len(parts), [p.starts for p in parts])
-    inputs = model_inputs(model, actions, exogenous, graph)
-    mean, std = model.arrays.observation_mean, model.arrays.observation_std
-    errors, together = [], max(1, LARGEST_UNION // graph.num_nodes)
-    for k in range(0, len(parts), together):
-        some = list(openings[k : k + together])
-        paths = opening_paths(model, [graph] * len(some), operators[k : k + together], some, [inputs] * len(some))
-        errors += [nrmse(path[1:] * std + mean, observations[1:], unit) for path in paths]
+    known = len(system.seen) or len(episodes)
+    counts = [k for k in range(1, known + 1) if k <= 8 or k == known or k & (k - 1) == 0]
+    systems, errors = system.of_first(episodes, counts), []
+    together = max(1, LARGEST_UNION // system.graph.num_nodes)
+    for k in range(0, len(systems), together):
+        some = systems[k : k + together]
+        paths = system.together(some, [observations[0]] * len(some), [actions] * len(some), exogenous)
+        errors += [nrmse(path[1:], observations[1:], unit) for path in paths]
     return np.array(counts), np.stack(errors)
