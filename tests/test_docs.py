@@ -17,6 +17,7 @@ SMALL = (
     (r"^(SYSTEMS, EPISODES, STEPS, ITERATIONS) = .*$", r"\1 = 3, 4, 12, 2"),
     (r"--iterations \d+", "--iterations 2"),
     (r"iterations=\d+", "iterations=2"),
+    (r"(--minutes |minutes=)[\d.]+", r"\g<1>0.02"),
     (r"--objects (12|8|5-7)", "--objects 5"),
     (r"--episodes 48 --group-size 6", "--episodes 8 --group-size 2"),
     (r"(--goal-step |--horizon |horizon=|observations\[)(40|20)", r"\1 8"),

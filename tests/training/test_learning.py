@@ -37,7 +37,7 @@ def data(lengths, groups=None, seed=0) -> Dataset:
 
 
 def test_a_linear_system_is_learned_from_one_system_alone():
-    trained = train(data([20] * 6), iterations=3, horizon=4, model=TINY)
+    trained = train(data([20] * 6), iterations=3, horizon=4, model=TINY, method="structured")
     assert trained.validation_nrmse < 0.02
     test = data([20] * 6, seed=1)
     system = gce.adapt(trained.model, list(test)[1:])
@@ -68,7 +68,7 @@ def test_of_few_systems_episodes_are_kept_away(systems):
 
 
 def test_lengths_may_differ():
-    trained = train(data([5, 40, 9, 23, 31, 17]), iterations=2, horizon=8, model=TINY)
+    trained = train(data([5, 40, 9, 23, 31, 17]), iterations=2, horizon=8, model=TINY, method="structured")
     assert np.isfinite(trained.validation_nrmse)
 
 

@@ -92,6 +92,7 @@ def train(
     method = usual_method(data.world) if method is None else method
     model, usual = settings_of(method, preset, data.world, model or {})
     usual_iterations, usual_horizon = usual.pop("iterations"), usual.pop("horizon")
+    growth = usual.pop("growth", GROWTH)
     usual = by_time(usual, iterations, minutes)
     iterations = usual_iterations if iterations is None else iterations
     horizon = usual_horizon if horizon is None else horizon
@@ -101,7 +102,7 @@ def train(
         **{
             "iterations": iterations,
             "seed": seed,
-            "horizons": tuple(min(h, horizon) for h in (*GROWTH, horizon)),
+            "horizons": tuple(min(h, horizon) for h in (*growth, horizon)),
             "validate_every": max(1, min(250, iterations // 4)),
             **usual,
             **(training or {}),

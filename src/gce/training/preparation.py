@@ -67,7 +67,7 @@ MINUTES = 3.0
 GENERAL: dict[str, Any] = {
     "iterations": 1_000_000,
     "horizon": 10,
-    "horizons": (2, 2, 2, 5, 5, 5, 10, 10, 10, 10),
+    "growth": (2, 2, 2, 5, 5, 5, 10, 10, 10),
     "minutes": MINUTES,
     "learning_rate": 2e-3,
     "rollouts": 8,
@@ -76,7 +76,7 @@ GENERAL: dict[str, Any] = {
     "noise": 0.003,
     "fresh_share": 0.1,
 }
-"""How the general method trains; the last horizon is the one under shifts."""
+"""How the general method trains; growth: steps predicted before the longest, which are those under shifts."""
 
 
 def _general(preset: str, world: str | None, model: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
