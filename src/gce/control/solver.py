@@ -216,7 +216,7 @@ Controls = Float[np.ndarray, "M n"]
 
 LARGE, LOOSE = 1500, 1e-4
 """Unknowns beyond which a dense quadratic program is slower than products alone; to what tolerance these then go."""
-PRODUCTS = 1e9
+PRODUCTS = 1e8
 """Multiplications of condensing equal steps beyond which the same holds."""
 
 
