@@ -96,8 +96,8 @@ class Motion(nn.Module):
         self._tabulate()
 
     def _tabulate(self) -> None:
-        """spread: where free coordinates are, in spreads of their increments; rates, late_rates: what means of velocities
-        before and after a step, or those after it alone, do to positions and angles."""
+        """spread: where free coordinates are, in spreads of their increments; rates, late_rates: what means of
+        velocities before and after a step, or those after it alone, do to positions and angles."""
         rates, late = self.unit.new_zeros(2, self.d, self.d)
         for (p, v, dt), backward in self.moves:
             (late if backward else rates)[v, p] = dt * self.unit[v] / self.unit[p]
