@@ -129,6 +129,8 @@ class Features(nn.Module, ABC):
     """Whether plans are made in feature space, with the goal encoded, as in the paper."""
     linear: ClassVar[bool] = True
     """Whether a step in feature space is the operator alone: then it has a spectrum, and plans may stay there."""
+    filtered: ClassVar[bool] = True
+    """Whether errors of targets enter states alike everywhere, as filters take it."""
     batched: ClassVar[bool] = True
     """Whether systems on equal graphs may be fitted as one batch."""
     lasting_noise: ClassVar[bool] = False

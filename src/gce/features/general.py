@@ -128,6 +128,7 @@ class General(Features):
     edge_mean: Tensor
     edge_std: Tensor
     linear = False
+    filtered = False
     dynamics = "gce.dynamics.general:GeneralDynamics"
     adapted = "gce.system.general:GeneralSystem"
     settings = {
@@ -209,7 +210,7 @@ class General(Features):
         relations = nn.functional.one_hot(relation, self.shape.num_relations).to(units[0].dtype)
         of_nodes = (topology.node_attributes - units[0][:n]) / units[1][:n]
         of_edges = (topology.edge_attributes[other] - units[0][n:]) / units[1][n:]
-        ends = torch.tensor(topology.splits).cumsum(0)
+        ends = torch.tensor(topology.splits, device=receivers.device).cumsum(0)
         counts = torch.bincount(torch.bucketize(receivers, ends, right=True), minlength=len(ends)).tolist()
         return Wires(
             topology.senders[other],

@@ -35,6 +35,9 @@ class Motion(nn.Module):
     step: Tensor
     scale: Tensor
     offset: Tensor
+    spread: Tensor
+    rates: Tensor
+    late_rates: Tensor
     moved_mask: Tensor
     angles_mask: Tensor
     round_mask: Tensor
@@ -93,15 +96,16 @@ class Motion(nn.Module):
         self._tabulate()
 
     def _tabulate(self) -> None:
-        """spread: where free coordinates are, in spreads of their increments; rates: what velocities and rates do to
-        positions and angles in a step."""
-        self.spread = torch.diag(self.step)[self.free]
-        self.rates = self.unit.new_zeros(self.d, self.d)
-        self.late_rates = torch.zeros_like(self.rates)
+        """spread: where free coordinates are, in spreads of their increments; rates, late_rates: what means of
+        velocities before and after a step, or those after it alone, do to positions and angles."""
+        rates, late = self.unit.new_zeros(2, self.d, self.d)
         for (p, v, dt), backward in self.moves:
-            (self.late_rates if backward else self.rates)[v, p] = dt * self.unit[v] / self.unit[p]
+            (late if backward else rates)[v, p] = dt * self.unit[v] / self.unit[p]
         for c, s, w, dt in self.turns:
-            self.rates[w, c] = self.rates[w, s] = dt * self.unit[w]
+            rates[w, c] = rates[w, s] = dt * self.unit[w]
+        spread = torch.diag(self.step)[self.free]
+        for name, table in (("spread", spread), ("rates", rates), ("late_rates", late)):
+            self.register_buffer(name, table, persistent=False)
 
     def pairs(self, plane: tuple[int, int]) -> list[tuple[int, int]]:
         """Coordinates of vectors in a plane."""

@@ -92,7 +92,9 @@ class Regressor:
         elif self.iterations == 0:
             self.model_ = prepare(config_for(data, **shape), data, self.seed).eval()
         else:
-            trained = train(data, model=shape, method="structured", **self._chosen("iterations", "horizon", "seed", "validation"))
+            trained = train(
+                data, model=shape, method="structured", **self._chosen("iterations", "horizon", "seed", "validation")
+            )
             self.model_, self.validation_nrmse_ = trained.model, trained.validation_nrmse
         names = list(dict.fromkeys(groups)) if groups is not None else [0]
         self.systems_ = {

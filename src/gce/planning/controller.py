@@ -66,6 +66,10 @@ def filter_dynamics(system: System, controls: Bool[Array, "nodes a"]) -> StateDy
     """The model's own steps; on graphs on which their derivative would take too long, those around one state."""
     if not system.model.features.selects:
         raise InputError("a filter needs a model whose features hold the observation; plan again from what is seen")
+    if not system.model.features.filtered:
+        raise InputError(
+            f"there is no filter for models of the method {system.model.method}; plan again from what is seen"
+        )
     if system.model.features.anchored(system.topology):
         return AnchoredDynamics(system, controls)
     return state_dynamics(system, controls, opening=True)

@@ -72,7 +72,7 @@ def training_of_general(
     """The training of a model of the general method."""
     from gce.training.learning import validation_error
 
-    learning = Learning(model, len(systems), config.seed)
+    learning = Learning(model, len(systems), config.seed).to(model.device)
     # Nodes teach alike: graphs with many need fewer windows and rows.
     most = ROWS / (config.systems * np.mean([one.graph.num_nodes for one in systems]))
     windows, fit_steps = (
@@ -137,7 +137,7 @@ def loss_of(
     under = Hierarchy(model, topology, wires, M, latent)
     motion, d = features.motion, model.config.num_observations
     q = features.inward(x)
-    noise = config.noise * torch.randn(q[:, :, 0, :d].shape, generator=generator)
+    noise = config.noise * torch.randn(q[:, :, 0, :d].shape, generator=generator).to(q.device)
     now = torch.cat([motion.kept_to(q[:, :, 0, :d] + noise), q[:, :, 0, d:]], -1)
     total: Tensor | float = DRAWN * theta.square().mean()
     for t in range(steps):
