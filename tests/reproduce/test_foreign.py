@@ -5,6 +5,8 @@ import json
 import numpy as np
 import pytest
 
+from gce.baselines.gns import Gns
+from gce.baselines.trainable import FineTuning
 from gce.cli import main
 from gce.errors import InputError
 from gce.reproduce import foreign
@@ -67,6 +69,7 @@ def test_a_figure_is_what_its_definition_says(folder, tmp_path):
 
 def test_a_network_is_trained_once_for_its_minutes_and_kept(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(Foreign, "methods", lambda self, data, context: ["gns", "gns_tuned"])
+    monkeypatch.setattr(Gns, "tuning", FineTuning(steps=2, windows=2, horizon=3, check_every=1))
     page = run(folder, tmp_path, "--train-minutes", "0.01")
     assert "| GNS, not tuned | 2 |" in page and "trained for 0.01 CPU minutes" in page
     about = json.loads((tmp_path / "results/models/foreign/ring/gns/baseline.json").read_text())["about"]
