@@ -5,6 +5,8 @@ import json
 import numpy as np
 import pytest
 
+from gce.baselines.gns import Gns
+from gce.baselines.trainable import FineTuning
 from gce.cli import main
 from gce.errors import InputError
 from gce.reproduce import foreign
@@ -67,6 +69,7 @@ def test_a_figure_is_what_its_definition_says(folder, tmp_path):
 
 def test_a_network_is_trained_once_for_its_minutes_and_kept(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(Foreign, "methods", lambda self, data, context: ["gns", "gns_tuned"])
+    monkeypatch.setattr(Gns, "tuning", FineTuning(steps=2, windows=2, horizon=3, check_every=1))
     page = run(folder, tmp_path, "--train-minutes", "0.01")
     assert "| GNS, not tuned | 2 |" in page and "trained for 0.01 CPU minutes" in page
     about = json.loads((tmp_path / "results/models/foreign/ring/gns/baseline.json").read_text())["about"]
@@ -76,12 +79,12 @@ def test_a_network_is_trained_once_for_its_minutes_and_kept(folder, tmp_path, mo
     foreign._baseline("gns", folder / "ring_train.npz", tmp_path / "results/models/foreign/ring/gns", 0.01)
 
 
-def test_wins_are_counted_by_system():
+def test_wins_are_counted_by_system(tmp_path):
     def record(method, seed, mean, k=8):
         return {"settings": {"kind": "ring", "method": method, "episodes": k}, "seed": seed, "figures": {"mean": mean}}
 
     records = [record("dmdc", g, 0.4) for g in range(3)] + [record("structured", g, 0.1 + 0.2 * g) for g in range(3)]
-    page = Foreign().report(records, None)
+    page = Foreign().report(records, tmp_path)
     assert "| structured over DMDc | – | – | – | 2/3, 0.75 | – | – |" in page
     assert "| structured | 3 | – | – | – | 0.3 (0.3) | – | – |" in page
 
@@ -105,7 +108,7 @@ def test_folders_that_do_not_fit_are_refused(folder, tmp_path, capsys):
     with pytest.raises(SystemExit) as stop:
         main(["reproduce", "foreign", "--results", str(tmp_path / "results")])
     assert stop.value.code == 2 and "give their folder with --data" in capsys.readouterr().err
-    with pytest.raises(InputError, match="no folder"):
+    with pytest.raises(InputError, match="not a folder"):
         kinds_in(tmp_path / "nowhere")
     with pytest.raises(InputError, match="holds no recordings"):
         kinds_in(tmp_path)

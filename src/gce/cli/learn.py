@@ -107,6 +107,7 @@ class Train:
         from gce.training.learning import split_for_training, train
         from gce.training.preparation import by_time, settings_of, usual_method
         from gce.trajectory import Dataset
+        from gce.trajectory.findings import look_over
 
         if self.device != "cpu" and not torch.cuda.is_available():
             raise InputError(f"--device is {self.device!r}, but PyTorch finds no GPU here; leave it at cpu")
@@ -147,6 +148,8 @@ class Train:
                     f"{self.data} is of the world {data.world or 'own'}, not of {self.world}; name that one"
                 )
 
+            if data.world is None:
+                warn(*map(str, look_over(data)[1]))
             about["data"] = data.metadata.get("recording", {"file": self.data.name})
             told = 0
 
