@@ -25,7 +25,7 @@ MAY_IMPORT = {
     "metrics": "",
     "graphs": "",
     "trajectory": "graphs",
-    "envs": "graphs trajectory",
+    "envs": "graphs progress trajectory",
     "potentials": "graphs",
     "operators": "graphs potentials",
     "features": "graphs operators",

@@ -19,6 +19,9 @@ def said_of(what: object) -> Iterator[None]:
         raise InputError(f"{what}: {error}") from None
 
 
+INSIDE = ("gce", "contextlib", "jaxtyping")
+
+
 class Doubt(UserWarning):
     """Says why an answer, or the file that it follows from, is not worth trusting as it is."""
 
@@ -26,6 +29,6 @@ class Doubt(UserWarning):
 def warn(sentence: str) -> None:
     """A `Doubt`, told at the line outside this package that asked for the answer."""
     level, frame = 1, sys._getframe()
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] in ("gce", "contextlib"):
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] in INSIDE:
         level, frame = level + 1, frame.f_back
     warnings.warn(sentence, Doubt, stacklevel=level)

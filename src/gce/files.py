@@ -54,6 +54,8 @@ def border(what: object, expected: str, advice: str = "restore the file or make 
         if str(what) in str(error):
             raise
         raise InputError(f"{what}: {error}") from None
+    except NameError:  # our own
+        raise
     except MemoryError:
         raise InputError(f"{what} needs more memory than there is; {advice}") from None
     except Exception as error:  # of any parser: what is read within is of others
@@ -107,7 +109,7 @@ def parsed_json(text: str | bytes, constants: bool = False) -> Any:
 def read_toml(path: Path) -> dict[str, Any]:
     import tomllib
 
-    with border(path, "TOML", "correct it; it holds lines such as action_bounds = [0, 1]"):
+    with border(path, "a TOML file", "correct it; it holds lines such as action_bounds = [0, 1]"):
         found: dict[str, Any] = _plain(tomllib.loads(read_bytes(path).decode()))
         return found
 
@@ -263,7 +265,7 @@ def _escaped(name: str) -> str:
 def written(path: Path, advice: str = "give another place") -> Iterator[Path]:
     """A place to write a file to; it gets to `path` when it is complete, and is gone where something fails."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with _writable(path, advice), locked(path, WAIT):
+    with writable(path, advice), locked(path, WAIT):
         try:
             yield temporary
             synced(temporary)
@@ -277,7 +279,7 @@ def written(path: Path, advice: str = "give another place") -> Iterator[Path]:
 def written_together(folder: Path, advice: str = "give another folder") -> Iterator[Path]:
     """A folder to write files to; they get to `folder` when all are complete, and none does where one fails."""
     made, temporary = not folder.exists(), folder / f".gce.{os.getpid()}.tmp"
-    with _writable(folder, advice):
+    with writable(folder, advice):
         try:
             folder.mkdir(parents=True, exist_ok=True)
             with locked(folder / "gce", WAIT):
@@ -298,7 +300,7 @@ def written_together(folder: Path, advice: str = "give another folder") -> Itera
 
 
 def write_text(path: Path, text: str, advice: str = "give another place") -> None:
-    with _writable(path, advice):
+    with writable(path, advice):
         path.parent.mkdir(parents=True, exist_ok=True)
     with written(path, advice) as temporary:
         temporary.write_text(text, encoding="utf-8")
@@ -308,14 +310,17 @@ def synced(path: Path) -> None:
     """On the disk, and not only on its way there; where the system can do that."""
     opened = os.open(path, os.O_RDONLY)
     try:
-        with suppress(OSError if path.is_dir() else ()):
-            os.fsync(opened)
+        os.fsync(opened)
+    except OSError:
+        if not path.is_dir():  # some file systems cannot
+            raise
     finally:
         os.close(opened)
 
 
 @contextmanager
-def _writable(path: Path, advice: str) -> Iterator[None]:
+def writable(path: Path, advice: str = "give another place") -> Iterator[None]:
+    """Errors of the disk within are told as of writing `path`."""
     try:
         yield
     except OSError as error:

@@ -6,20 +6,19 @@ import csv
 import dataclasses
 import json
 import math
-import os
-import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from gce.errors import InputError
+from gce.files import border, read_bytes, read_json, read_npy, written_together
 
 WORDS = ("observation", "action", "exogenous")
 """What columns without a name are called, before their number."""
 FIGURES = "control.json"
+OTHER = "give another place with --out"
 
 
 @dataclass(frozen=True)
@@ -149,22 +148,33 @@ def read_cost(flag: str, text: str | None) -> Any:
     if text is None:
         return None
     path = Path(text)
-    try:
-        if path.suffix == ".json":
-            found = np.array(json.loads(path.read_text()), dtype=np.float64)
-        elif path.suffix == ".npy":
-            found = np.load(path, allow_pickle=False).astype(np.float64)
-        elif path.suffix == ".csv":
-            found = np.loadtxt(path, delimiter=",", ndmin=2)
-        else:
+    kinds = "a number, numbers separated by commas, or a file (.json, .npy, .csv)"
+    with border(f"{flag} {text!r}", kinds, "give one"):
+        found = table_of(path)
+        if found is None:
             found = np.array([float(part) for part in text.split(",")])
-    except OSError as error:
-        raise InputError(f"{flag}: cannot read {path}: {error.strerror or error}; name a file of numbers") from None
-    except (ValueError, TypeError) as error:
-        raise InputError(
-            f"{flag} is {text!r}: {error}; give a number, numbers separated by commas, or a file (.json, .npy, .csv)"
-        ) from None
+        if not np.isfinite(found).all():
+            raise ValueError("it holds numbers that are not finite")
     return float(found.reshape(-1)[0]) if found.size == 1 else found
+
+
+def table_of(path: Path) -> Any:
+    """The numbers of a file without names (.json, .npy, .csv), NaN where it says nothing; None for another ending."""
+    import numpy as np
+
+    if path.suffix == ".json":
+        found = np.array(read_json(path, constants=True))
+    elif path.suffix == ".npy":
+        found = read_npy(path)
+    elif path.suffix == ".csv":
+        found = np.loadtxt(read_bytes(path).decode("utf-8-sig").splitlines(), delimiter=",", ndmin=2)
+    else:
+        return None
+    if found.dtype.kind not in "iuf" and found.tolist() not in ([], None):
+        empty = found.dtype.kind == "O" and all(v is None or isinstance(v, int | float) for v in found.reshape(-1))
+        if not empty:
+            raise ValueError(f"it holds {found.dtype} values, expected numbers")
+    return found.astype(np.float64)
 
 
 def goal_at(episode: Any, step: int) -> Any:
@@ -186,31 +196,13 @@ def units(world: str | None, model: Any) -> Any:
 # ---- what is left: runs on a simulator, and plans for systems without one ----
 
 
-@contextmanager
-def written_together(folder: Path) -> Iterator[Path]:
-    """A folder to write files to; they get to `folder` when all are complete, and none does where one fails."""
-    temporary = folder / f".{os.getpid()}.tmp"
-    made = not folder.exists()
-    try:
-        temporary.mkdir(parents=True)
-        yield temporary
-        for file in sorted(temporary.iterdir()):
-            os.replace(file, folder / file.name)
-    except OSError as error:
-        raise InputError(f"cannot write {folder}: {error.strerror or error}; give another place with --out") from None
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-        if made and folder.is_dir() and not any(folder.iterdir()):
-            folder.rmdir()
-
-
 def write_run(folder: Path, env: Any, run: Any, answer: dict[str, Any], details: Any) -> None:
     """The episode, its figures, its animation, a chart and what a report needs."""
     from gce.trajectory import Writer
     from gce.views.plots import control_chart, write_animation
     from gce.views.report.details import write_details
 
-    with written_together(folder) as place:
+    with written_together(folder, OTHER) as place:
         with Writer(place / "episode.h5", {**env.describe(), "control": answer}) as writer:
             group = writer.add_group(env.graph, dataclasses.asdict(env.parameters))
             writer.add_episode(group, run.observations, run.actions)
@@ -227,7 +219,7 @@ def write_plan(folder: Path, plan: Any, labels: Labels, answer: dict[str, Any], 
     """Actions and expected observations as tables in the names of the system, figures, and what a report needs."""
     from gce.views.report.details import write_details
 
-    with written_together(folder) as place:
+    with written_together(folder, OTHER) as place:
         _write_table(place / "plan.csv", labels.nodes, labels.actions, plan.actions)
         _write_table(place / "predicted.csv", labels.nodes, labels.observations, plan.observations)
         (place / FIGURES).write_text(json.dumps(answer, indent=2) + "\n")

@@ -9,8 +9,9 @@ import torch
 
 import gce
 from gce.errors import InputError
+from gce.files import border, is_checked
 from gce.graphs.graph import Graph
-from gce.model.files import load_model, read_pair, save_model, write_pair
+from gce.model.files import LARGEST, digest_of, load_model, read_pair, save_model, write_pair
 from gce.operators.pairs import PairSums
 from gce.operators.prior import Colour
 from gce.operators.regression import FieldSums, Moments, NodeSums, Sums
@@ -59,14 +60,17 @@ def save_system(system: System, folder: Path | str, about: dict[str, Any] | None
         "ridge": system.ridge,
         "about": about or {},
     }
-    save_model(system.model, folder)
+    text["model"] = save_model(system.model, folder)
     write_pair(Path(folder), "system", tensors, text)
 
 
 def load_system(folder: Path | str) -> System:
     model = load_model(folder)
     tensors, text = read_pair(Path(folder), "system", SYSTEM, VERSIONS)
-    try:
+    if is_checked() and text.get("model") not in (None, digest_of(Path(folder))):
+        raise InputError(f"{folder}/system.json was written with another model than model.json; restore all files")
+    with border(f"{folder}/system.safetensors", "a system of its model", "it does not hold a system; adapt again"):
+        check_rows(text)
         arrays: dict[str, Any] = {
             name: tensors[f"graph_{name}"].numpy() for name in GRAPH if f"graph_{name}" in tensors
         }
@@ -90,8 +94,14 @@ def load_system(folder: Path | str) -> System:
             colour = Colour(float(text["noise_correlation"]), tensors["noise_size"])
         evidence = Evidence(Sums(moments, fields, nodes, pairs), starts, colour)
         return fitted(model, Graph(**arrays), evidence, spread, text["ridge"])
-    except (KeyError, IndexError, TypeError, ValueError, RuntimeError) as error:
-        raise InputError(f"{folder}/system.safetensors does not hold a system: {error}; adapt again") from None
+
+
+def check_rows(text: dict[str, Any]) -> None:
+    """The numbers beside the tensors."""
+    for name, low in (("rows", 1), ("episodes", 1), ("noise", 0), ("noise_correlation", -1), ("ridge", 0)):
+        value, optional = text.get(name), name in ("noise_correlation", "ridge")
+        if not (value is None and optional) and not (isinstance(value, int | float) and low <= value < LARGEST):
+            raise InputError(f"system.json does not hold a system: {name} is {value!r}; adapt again")
 
 
 def about_system(folder: Path | str) -> dict[str, Any]:

@@ -259,5 +259,3 @@ def _shape_problems(file: h5py.File) -> Iterator[str]:
             f"episode {e} of {nodes[e]} nodes has {rows[e]} rows of observations and {action_rows[e]} of actions; "
             "expected nodes x (T+1) and nodes x T"
         )
-
-

@@ -275,12 +275,12 @@ def checksum(values: Array) -> int:
     return zlib.crc32(as_bytes(values))
 
 
-def as_bytes(values: Array) -> Array | bytes:
+def as_bytes(values: Array) -> memoryview | bytes:
     """An array as its checksum sees it: C order, little endian (of the joined UTF-8 for text)."""
     if values.dtype == object:
         return "".join(v.decode() if isinstance(v, bytes) else str(v) for v in values).encode()
     little = values.astype(values.dtype.newbyteorder("<"), copy=False)
-    return np.ascontiguousarray(little).reshape(-1).view(np.uint8)
+    return np.ascontiguousarray(little).reshape(-1).view(np.uint8).data
 
 
 def _reason(error: BaseException) -> str:
