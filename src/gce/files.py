@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 from gce.errors import InputError
 
@@ -160,7 +160,7 @@ def read_npy(path: Path) -> np.ndarray:
             return _array(file, path.stat().st_size)
 
 
-def _array(file: IO[bytes], size: int) -> np.ndarray:
+def _array(file: Any, size: int) -> np.ndarray:
     import math
 
     import numpy as np

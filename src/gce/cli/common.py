@@ -15,6 +15,15 @@ from typing import Any
 from gce.errors import InputError
 from gce.files import border, read_bytes, read_json, read_npy, written_together
 
+
+@dataclass(kw_only=True)
+class Reads:
+    """A command that reads files."""
+
+    unchecked: bool = False
+    """Use files though their checksums or digests say that they were changed."""
+
+
 WORDS = ("observation", "action", "exogenous")
 """What columns without a name are called, before their number."""
 FIGURES = "control.json"

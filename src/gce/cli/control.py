@@ -13,6 +13,7 @@ import tyro
 
 from gce.cli.common import (
     Labels,
+    Reads,
     check_numbers,
     episode_of,
     find_model,
@@ -35,7 +36,7 @@ FAR = 0.1
 
 
 @dataclass
-class Control:
+class Control(Reads):
     """Adapt to a system, plan, act on its simulator, and say how close it came.
 
     With a world's name a system that no model has seen is drawn and recorded; with a data set file the system is that

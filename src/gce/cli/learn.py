@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import tyro
 
-from gce.cli.common import check_numbers, episode_of, find_model, known_names, others_of_group, told, units
+from gce.cli.common import Reads, check_numbers, episode_of, find_model, known_names, others_of_group, told, units
 from gce.errors import InputError
 from gce.model.methods import Method
 from gce.progress import progress
@@ -23,7 +23,7 @@ PUBLISHED = ("actions", "estimator", "hom", "updates", "shared_map")
 
 
 @dataclass
-class Train:
+class Train(Reads):
     """Train a model; a training that was stopped goes on when the same command is given again."""
 
     resumes = True
@@ -196,7 +196,7 @@ class Train:
 
 
 @dataclass
-class Adapt:
+class Adapt(Reads):
     """Adapt a model to one system of a data set, and keep the result."""
 
     file: tyro.conf.Positional[Path]
@@ -235,7 +235,7 @@ class Adapt:
 
 
 @dataclass
-class Predict:
+class Predict(Reads):
     """Predict an episode from its first observation and its actions, after adapting to others of its system."""
 
     file: tyro.conf.Positional[Path]

@@ -184,7 +184,7 @@ def read_settings(folder: Path, problems: Problems, shared: dict[str, Any] | Non
             try:
                 found[key] = READERS[key](value)
             except (OverflowError, TypeError, ValueError) as error:
-                problems.add(file, f"{key} is {str(value)[:80]!r}, expected {error}")
+                problems.add(file, f"{key} is {repr(value)[:80]}, expected {error}")
     return found
 
 
