@@ -179,7 +179,7 @@ def bad(goal):
     far = np.array(goal)
     far[0, 0] = np.nan
     return {
-        "horizon": ({"horizon": 0}, "at least one"),
+        "horizon": ({"horizon": 0}, "a whole number, 1 or more"),
         "goal's shape": ({"goal": goal[0]}, "the goal has shape"),
         "goal": ({"goal": far}, "not a finite number"),
         "crossed": ({"low": bounds, "high": -bounds}, "crossed"),

@@ -67,6 +67,8 @@ def check_numbers(command: Any, *names: str) -> None:
         value = getattr(command, name)
         if value is not None and value < 1:
             raise InputError(f"--{name.replace('_', '-')} is {value}, expected at least 1")
+    if getattr(command, "seed", 0) < 0:
+        raise InputError(f"--seed is {command.seed}, expected 0 or more")
     noise = getattr(command, "noise", 0.0)
     if not 0 <= noise < float("inf"):
         raise InputError(f"--noise is {noise}, expected a share of the units such as 0.05")

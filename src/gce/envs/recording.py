@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from gce.envs import GraphEnv, world_named
-from gce.errors import InputError, said_of
+from gce.errors import InputError, real, said_of, whole
 from gce.files import locked, read_npz, writable, write_text
 from gce.names import some
 from gce.progress import workers as pool
@@ -58,12 +58,12 @@ class Recording:
     def __post_init__(self) -> None:
         world_named(self.world)
         for name in ("episodes", "group_size", "steps"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} is {getattr(self, name)}, expected at least 1")
+            whole(name, getattr(self, name), 1)
+        for name in ("observation_noise", "process_noise"):
+            real(name, getattr(self, name), 0)
         if not 1 <= self.objects[0] <= self.objects[1]:
             raise InputError(f"objects is {self.objects[0]}-{self.objects[1]}, expected a range such as 5-9, from 1 up")
-        if self.seed < 0:
-            raise InputError(f"seed is {self.seed}, expected 0 or more")
+        whole("seed", self.seed)
 
     @property
     def num_groups(self) -> int:

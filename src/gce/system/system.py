@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from gce.errors import InputError
+from gce.errors import InputError, real, table
 from gce.graphs.graph import Graph
 from gce.graphs.topology import Topology
 from gce.metrics import nrmse
@@ -118,7 +118,7 @@ class System:
 
         They speak of what happens, not of what a noisy sensor reads.
         """
-        if not 0 < level < 1:
+        if not 0 < real("level", level) < 1:
             raise InputError(f"level is {level}, expected a share between 0 and 1 such as 0.9")
         if len(self.spread.counts) == 0:
             raise InputError("this system was adapted without measuring how far it is off; adapt with measure=True")
@@ -193,14 +193,10 @@ class System:
         self, observation: np.ndarray, opening: bool, before: tuple[np.ndarray, np.ndarray] | None = None
     ) -> Float[Tensor, "nodes c"]:
         """The model's state at an observation; `before` is (observation, action) one step earlier, where needed."""
-        model = self.model
+        model, observation = self.model, table("the observation", observation)
         expected = (self.graph.num_nodes, model.config.num_observations)
         if observation.shape != expected:
             raise InputError(f"the observation has shape {observation.shape}, this system's have {expected}")
-        if not np.isfinite(observation).all():
-            raise InputError(
-                "the observation holds numbers that are not finite; give one for every node and coordinate"
-            )
         start = normalised(model, observation)
         if opening:
             return opening_states(model, [start], [self.evidence.starts])[0]
@@ -209,6 +205,9 @@ class System:
         nothing = now.new_zeros(0, len(start), model.config.num_actions)
         earlier = None
         if before is not None:
+            before = table("the observation before", before[0]), table("the action before", before[1])
+            if (before[0].shape, before[1].shape) != (expected, (expected[0], model.config.num_actions)):
+                raise InputError(f"the observation and the action before have shapes {[b.shape for b in before]}")
             earlier = (model.tensor(normalised(model, before[0])), model.tensor(before[1]) / model.action_std)
         return model.at_rest_where_held(model.states(now[None], nothing, earlier)[0], self.topology)
 
@@ -269,6 +268,7 @@ def adapt(model: Model, episodes: Sequence[Episode], ridge: float | None = None,
     episodes = list(episodes)
     if not episodes:
         raise InputError("there is no episode to adapt to; give at least one")
+    ridge = None if ridge is None else real("ridge", ridge, 0)
     graph, lasts = episodes[0].graph, all(episode.length > 1 for episode in episodes)
     prior = model.training_prior
     seen = see(model, episodes, graph, prior.colour(graph.num_nodes) if prior is not None and lasts else None)

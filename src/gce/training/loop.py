@@ -26,7 +26,7 @@ from safetensors import safe_open
 from safetensors.torch import load, save
 from torch import Tensor, nn
 
-from gce.errors import InputError, warn
+from gce.errors import InputError, real, warn, whole
 from gce.files import (
     ARRAY_BYTES,
     border,
@@ -64,6 +64,18 @@ class LoopConfig:
     validate_every: int = 250
     checkpoint_every: int = 50
     patience: int = 0
+
+    def __post_init__(self) -> None:
+        for name, low in (
+            ("iterations", 1),
+            ("seed", 0),
+            ("validate_every", 1),
+            ("checkpoint_every", 1),
+            ("patience", 0),
+        ):
+            whole(name, getattr(self, name), low)
+        for name in ("learning_rate", "clip"):
+            real(name, getattr(self, name), above=0)
 
 
 def learning_rate(config: LoopConfig, iteration: int) -> float:
