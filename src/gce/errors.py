@@ -34,6 +34,14 @@ class Doubt(UserWarning):
     """Says why an answer, or the file that it follows from, is not worth trusting as it is."""
 
 
+@contextmanager
+def undoubted() -> Iterator[None]:
+    """Within, doubts are not told: of answers that are only measured."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", Doubt)
+        yield
+
+
 def warn(sentence: str) -> None:
     """A `Doubt`, told at the line outside this package that asked for the answer."""
     level, frame = 1, sys._getframe()

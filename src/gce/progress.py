@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
-from gce.errors import InputError
+from gce.errors import Doubt, InputError
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -126,6 +126,8 @@ def in_words(name: str, resumes: bool) -> Iterator[None]:
     """
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, _as_interrupt)
+    TOLD.clear()
+    warnings.simplefilter("always", Doubt)
     warnings.showwarning = partial(_told, name)
     try:
         yield
@@ -149,8 +151,14 @@ def in_words(name: str, resumes: bool) -> Iterator[None]:
         sys.exit(2)
 
 
+TOLD: list[str] = []
+"""The warnings of the present command, in order."""
+
+
 def _told(name: str, message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
-    print(f"{name}: warning: {message}", file=sys.stderr)
+    if str(message) not in TOLD:
+        print(f"{name}: warning: {message}", file=sys.stderr)
+        TOLD.append(str(message))
 
 
 def _as_interrupt(number: int, frame: Any) -> None:

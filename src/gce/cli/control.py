@@ -29,7 +29,7 @@ from gce.cli.common import (
 from gce.cli.own_plan import Own, own_of_folder, plan_own, read_goal
 from gce.errors import InputError
 from gce.model.methods import Method, check_same
-from gce.progress import counted, progress
+from gce.progress import TOLD, counted, progress
 
 FAR = 0.1
 """A predicted distance from the goal that a person should hear of, in standard deviations of each coordinate."""
@@ -91,6 +91,8 @@ class Control(Reads):
     weights: Literal["along", "frozen"] | None = None
     """Gibbs weights along the plan: recomputed until it settles, or frozen at the current state; by default frozen
     where plans are made in features, as in the paper, and along elsewhere."""
+    time_limit: float | None = None
+    """Seconds that a plan may take; it then ends with the best actions found so far."""
     model: Path | None = None
     """The folder of a model, which says its method; by default the one that comes with the package for the world."""
     method: Method | None = None
@@ -248,7 +250,12 @@ class Control(Reads):
             observer = partial(Filter.opened, system, controls=problem.controls, noise=noise, scale=scale)
         with progress("controlling", M, "steps") as done:
             controller = Controller(
-                system, problem, self.weights, tolerance=protocol.tolerance, tell=lambda turn, share: done(0)
+                system,
+                problem,
+                self.weights,
+                tolerance=protocol.tolerance,
+                tell=lambda turn, share: done(0),
+                time_limit=self.time_limit,
             )
             run = control(env, controller, protocol.feedback, done, observer)
         answer = {
@@ -260,6 +267,7 @@ class Control(Reads):
             "adapt": len(adapted),
             "seed": self.seed,
             "version": __version__,
+            "warnings": list(TOLD),
         }
         if self.out is not None:
             write_run(self.out, env, run, answer, details_of_run(env, run, system, adapted, self.settings()))

@@ -14,7 +14,7 @@ import tyro
 from gce.cli.common import Reads, check_numbers, episode_of, find_model, known_names, others_of_group, told, units
 from gce.errors import InputError
 from gce.model.methods import Method
-from gce.progress import progress
+from gce.progress import TOLD, progress
 
 Form = Literal["hom_mean", "hom", "dense", "tensor"]
 Potential = Literal["gaussian", "laplace", "vmf", "mlp", "constant"]
@@ -305,6 +305,7 @@ class Predict(Reads):
             "noise": self.noise,
             "seed": self.seed,
             "version": __version__,
+            "warnings": list(TOLD),
         }
         if self.plot is not None:
             from gce.views.plots import prediction_chart
@@ -313,12 +314,6 @@ class Predict(Reads):
                 results[0], episode.observations, self.plot, names.get("nodes"), names.get("observation_names")
             )
             print(f"{self.plot}: truth and prediction of some nodes, with 90% intervals", file=sys.stderr)
-        if not np.isfinite(errors).all():
-            first = int(np.flatnonzero(~np.isfinite(errors))[0]) + 1
-            print(
-                f"the prediction is not finite from step {first} on; train the model longer, or adapt to more episodes",
-                file=sys.stderr,
-            )
         if self.json:
             print(told(answer))
         else:

@@ -15,7 +15,7 @@ from gce.cli.common import Labels, episode_of, finite, goal_at, known_names, tab
 from gce.errors import InputError
 from gce.files import border, read_toml
 from gce.names import some
-from gce.progress import planning
+from gce.progress import TOLD, planning
 
 if TYPE_CHECKING:
     from gce.cli.control import Control
@@ -128,7 +128,8 @@ def plan_own(own: Own, asked: Control) -> dict[str, Any]:
         )
     problem = in_space_of(model, problem, **asked.costs())
     with planning(f"planning {M} steps") as tell:
-        plan = Controller(own.system, problem, weights=asked.weights, tell=tell).plan(start, opening=True)
+        planner = Controller(own.system, problem, weights=asked.weights, tell=tell, time_limit=asked.time_limit)
+        plan = planner.plan(start, opening=True)
     away = (plan.observations[-1] - problem.goals[-1])[... if goal.tracked is None else goal.tracked]
     size = float(np.linalg.norm(problem.goals[-1]))  # free coordinates are 0 there
     unit = np.broadcast_to(problem.unit, problem.goals[-1].shape)[... if goal.tracked is None else goal.tracked]
@@ -143,6 +144,7 @@ def plan_own(own: Own, asked: Control) -> dict[str, Any]:
         "horizon": M,
         "seed": asked.seed,
         "version": __version__,
+        "warnings": list(TOLD),
     }
     if asked.out is not None:
         about = {

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 import gce
-from gce.errors import InputError
+from gce.errors import InputError, warn
 from gce.files import border, is_checked
 from gce.graphs.graph import Graph
 from gce.model.files import LARGEST, digest_of, load_model, read_pair, save_model, write_pair
 from gce.operators.pairs import PairSums
 from gce.operators.prior import Colour
 from gce.operators.regression import FieldSums, Moments, NodeSums, Sums
+from gce.system.doubts import Range
 from gce.system.evidence import Evidence, Starts
 from gce.system.system import System, fitted
 from gce.system.uncertainty import Spread
@@ -42,6 +45,8 @@ def save_system(system: System, folder: Path | str, about: dict[str, Any] | None
         tensors |= {f"nodes_{name}": value for name, value in vars(sums.nodes).items()}
     if sums.pairs is not None:
         tensors |= {f"pairs_{name}": torch.as_tensor(v) for name, v in vars(sums.pairs).items() if v is not None}
+    if system.reach is not None:
+        tensors["reach"] = torch.as_tensor(np.stack([system.reach.low, system.reach.high]))
     colour = system.evidence.colour
     if colour is not None:
         tensors["noise_size"] = colour.size
@@ -58,6 +63,7 @@ def save_system(system: System, folder: Path | str, about: dict[str, Any] | None
         "noise": starts.noise,
         "noise_correlation": None if colour is None else colour.correlation,
         "ridge": system.ridge,
+        "warnings": list(system.warnings),
         "about": about or {},
     }
     text["model"] = save_model(system.model, folder)
@@ -93,7 +99,14 @@ def load_system(folder: Path | str) -> System:
         if "noise_size" in tensors:
             colour = Colour(float(text["noise_correlation"]), tensors["noise_size"])
         evidence = Evidence(Sums(moments, fields, nodes, pairs), starts, colour)
-        return fitted(model, Graph(**arrays), evidence, spread, text["ridge"])
+        system = fitted(model, Graph(**arrays), evidence, spread, text["ridge"])
+        reach = Range(*tensors["reach"].double().numpy()) if "reach" in tensors else None
+        if reach is not None and len(reach.low) != model.config.num_observations + model.config.num_inputs:
+            raise ValueError(f"the range adapted to is of {len(reach.low)} coordinates")
+        system = replace(system, reach=reach, warnings=tuple(map(str, text.get("warnings", []))))
+    for sentence in system.warnings:
+        warn(sentence)
+    return system
 
 
 def check_rows(text: dict[str, Any]) -> None:

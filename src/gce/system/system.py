@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -12,13 +11,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from gce.errors import InputError, real, table
+from gce.errors import InputError, real, table, warn
 from gce.graphs.graph import Graph
 from gce.graphs.topology import Topology
 from gce.metrics import nrmse
 from gce.model.model import Model
 from gce.model.step import Stepper, path_of
 from gce.operators import Operator
+from gce.system import doubts
 from gce.system.evidence import (
     Evidence,
     Seen,
@@ -55,7 +55,8 @@ class System:
     """A model with the operator of one system.
 
     evidence: what the episodes adapted to tell, from which the operator follows; spread: how far predictions were off
-        on episodes they did not know. seen: what each episode told, in order; not kept in files.
+        on episodes they did not know. seen: what each episode told, in order; not kept in files. reach: the range that
+        they span; warnings: what speaks against trusting the fit.
     """
 
     model: Model
@@ -65,6 +66,8 @@ class System:
     spread: Spread
     ridge: float | None = None
     seen: tuple[Seen, ...] = ()
+    reach: doubts.Range | None = None
+    warnings: tuple[str, ...] = ()
 
     def predict(
         self,
@@ -83,6 +86,9 @@ class System:
         seen = path.states[..., : self.model.config.num_observations]
         predicted = self.model.denormalise(seen).detach().cpu().double().numpy()
         predicted[0] = observation
+        if opening:
+            doubts.of_start(self, predicted[0])
+        doubts.of_prediction(self, predicted, actions)
         return predicted
 
     def rollout(
@@ -187,7 +193,8 @@ class System:
         (seen,) = see(self.model, [episode], self.graph, self.evidence.colour)
         spread = self.spread + errors(self.model, self.graph, [seen], [self.evidence], self.ridge)
         later = fitted(self.model, self.graph, self.evidence + seen.evidence, spread, self.ridge)
-        return replace(later, seen=(*self.seen, seen))
+        reach = doubts.Range.of([seen]) if self.reach is None else self.reach | doubts.Range.of([seen])
+        return replace(later, seen=(*self.seen, seen), reach=reach)
 
     def state(
         self, observation: np.ndarray, opening: bool, before: tuple[np.ndarray, np.ndarray] | None = None
@@ -283,7 +290,12 @@ def adapt(model: Model, episodes: Sequence[Episode], ridge: float | None = None,
                 break
             known, colour = colour.correlation, colour_of(model, seen, system.operator, graph)
     spread = left_out(model, graph, seen, ridge) if measure else nothing
-    return replace(system, spread=spread, seen=tuple(seen))
+    system = replace(system, spread=spread, seen=tuple(seen), reach=doubts.Range.of(seen))
+    if measure:
+        system = replace(system, warnings=doubts.of_fit(system))
+        for sentence in system.warnings:
+            warn(sentence)
+    return system
 
 
 def fitted(model: Model, graph: Graph, evidence: Evidence, spread: Spread, ridge: float | None) -> System:
@@ -295,10 +307,9 @@ def fitted(model: Model, graph: Graph, evidence: Evidence, spread: Spread, ridge
     if evidence.sums.pairs is not None:
         regressors += evidence.sums.pairs.Y[..., 0].numel()
     if rows < regressors:
-        warnings.warn(
+        warn(
             f"{rows} samples for {regressors} regressors: the ridge decides what the data leave open; "
-            "adapt to more episodes if you can",
-            stacklevel=3,
+            "adapt to more episodes if you can"
         )
     return System(model, graph, evidence, operator, spread, ridge)
 
