@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import shutil
 import time
@@ -134,6 +135,31 @@ def _plain(value: Any) -> Any:
     raise ValueError(f"nested deeper than {DEPTH}")
 
 
+def finite(value: Any) -> Any:
+    """A JSON value; JSON has no word for what is not finite: null."""
+    if isinstance(value, dict):
+        return {name: finite(entry) for name, entry in value.items()}
+    if isinstance(value, list):
+        return [finite(entry) for entry in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
+
+def guarded(cell: str) -> str:
+    """A word for a table, which a spreadsheet would otherwise run; `unguarded` takes the mark away again."""
+    try:
+        float(cell)
+    except ValueError:
+        return "'" + cell if cell.startswith(FORMULA) else cell
+    return cell
+
+
+def unguarded(cell: str) -> str:
+    return cell[1:] if cell.startswith(tuple("'" + first for first in FORMULA)) else cell
+
+
 def read_npz(path: Path) -> dict[str, np.ndarray]:
     """The arrays of an archive; none of objects, and none larger than it is stored."""
     import zipfile
@@ -161,8 +187,6 @@ def read_npy(path: Path) -> np.ndarray:
 
 
 def _array(file: Any, size: int) -> np.ndarray:
-    import math
-
     import numpy as np
     from numpy.lib import format as layout
 

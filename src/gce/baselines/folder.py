@@ -80,7 +80,7 @@ def train(
             run = training_of(baseline, systems, kept[:validation_systems], plan, place)
             run.resume()
             best = run.run(tell, seconds=seconds)
-        about |= {"seconds": round(run.seconds, 1), "iterations": run.iteration, "validation_nrmse": best}
+        about |= {"iterations": run.iteration, "validation_nrmse": best}
     if folder is not None:
         save(baseline, folder, about)
     return baseline.eval()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import dataclasses
 import json
-import math
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from gce.errors import InputError
-from gce.files import border, read_bytes, read_json, read_npy, written_together
+from gce.files import border, finite, guarded, read_bytes, read_json, read_npy, written_together
 
 
 @dataclass(kw_only=True)
@@ -26,7 +25,7 @@ class Reads:
 
 WORDS = ("observation", "action", "exogenous")
 """What columns without a name are called, before their number."""
-FIGURES = "control.json"
+FIGURES, TIMINGS = "control.json", "timings.json"
 OTHER = "give another place with --out"
 
 
@@ -77,15 +76,6 @@ def check_numbers(command: Any, *names: str) -> None:
 def told(answer: dict[str, Any]) -> str:
     """An answer as JSON."""
     return json.dumps(finite(answer))
-
-
-def finite(value: Any) -> Any:
-    """A JSON value; JSON has no word for what is not finite: null."""
-    if isinstance(value, dict):
-        return {name: finite(entry) for name, entry in value.items()}
-    if isinstance(value, list):
-        return [finite(entry) for entry in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def model_of_method(folder: Path | None, suited: str, world: str, method: str | None) -> Any:
@@ -214,6 +204,7 @@ def write_run(folder: Path, env: Any, run: Any, answer: dict[str, Any], details:
     from gce.views.report.details import write_details
 
     with written_together(folder, OTHER) as place:
+        answer = _timed_apart(answer, place)
         with Writer(place / "episode.h5", {**env.describe(), "control": answer}) as writer:
             group = writer.add_group(env.graph, dataclasses.asdict(env.parameters))
             writer.add_episode(group, run.observations, run.actions)
@@ -233,18 +224,28 @@ def write_plan(folder: Path, plan: Any, labels: Labels, answer: dict[str, Any], 
     with written_together(folder, OTHER) as place:
         _write_table(place / "plan.csv", labels.nodes, labels.actions, plan.actions)
         _write_table(place / "predicted.csv", labels.nodes, labels.observations, plan.observations)
-        (place / FIGURES).write_text(json.dumps(answer, indent=2) + "\n")
+        (place / FIGURES).write_text(json.dumps(_timed_apart(answer, place), indent=2) + "\n")
         write_details(details, place)
     _say(folder, "plan.csv, predicted.csv, control.json")
+
+
+def _timed_apart(answer: dict[str, Any], place: Path) -> dict[str, Any]:
+    """An answer without what differs between equal runs, which gets a file of its own; JSON has no infinity."""
+    timings = {name: value for name, value in answer.items() if name.endswith("seconds")}
+    (place / TIMINGS).write_text(json.dumps(timings) + "\n")
+    found: dict[str, Any] = finite({name: value for name, value in answer.items() if name not in timings})
+    return found
 
 
 def _write_table(file: Path, nodes: Sequence[str], columns: Sequence[str], values: Any) -> None:
     """A row a step and node."""
     with open(file, "w", newline="", encoding="utf-8") as opened:
         table = csv.writer(opened, lineterminator="\n")
-        table.writerow(["step", "node", *columns])
+        table.writerow(["step", "node", *map(guarded, columns)])
         for step, rows in enumerate(values):
-            table.writerows([step, node, *(f"{v:.9g}" for v in row)] for node, row in zip(nodes, rows, strict=True))
+            table.writerows(
+                [step, guarded(node), *(f"{v:.9g}" for v in row)] for node, row in zip(nodes, rows, strict=True)
+            )
 
 
 def _say(folder: Path, files: str) -> None:

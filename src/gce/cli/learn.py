@@ -159,7 +159,6 @@ class Train(Reads):
             "method": self.method,
             "seed": self.seed,
             "version": __version__,
-            "seconds": round(trained.seconds, 1),
             "validation_nrmse": trained.validation_nrmse,
             "weights": trained.weights,
         }

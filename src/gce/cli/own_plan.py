@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gce.cli.common import Labels, episode_of, finite, goal_at, known_names, table_of, write_plan
+from gce.cli.common import Labels, episode_of, goal_at, known_names, table_of, write_plan
 from gce.errors import InputError
-from gce.files import border, read_toml
+from gce.files import border, finite, read_toml
 from gce.names import some
 from gce.progress import TOLD, planning
 

@@ -5,8 +5,8 @@ precision, and where the left-out errors are no smaller than those of persistenc
 
     sum_t |o_t - o^_t|^2 >= sum_t |o_t - o_0|^2
 
-A prediction is doubted where it is not finite, leaves by far what the episodes adapted to show, or begins outside of it;
-a plan, where what its system errs at its end is as much as there is to do.
+A prediction is doubted where it is not finite, leaves by far what the episodes adapted to show, or begins outside of
+it; a plan, where what its system errs at its end is as much as there is to do.
 """
 
 from __future__ import annotations

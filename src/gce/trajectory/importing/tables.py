@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from gce.errors import InputError
-from gce.files import read_bytes, read_toml
+from gce.files import read_bytes, read_toml, unguarded
 
 COLUMNS = 2000
 DELIMITERS = ",;\t"
@@ -88,7 +88,7 @@ def read_table(
             problems.add(file, f"there are {len(cells)} cells, the header has {len(header)}", line)
             continue
         for name, place in text_places:
-            words[name].append(cells[place].strip())
+            words[name].append(unguarded(cells[place].strip()))
         for name, place in places:
             values.append(_number(cells[place].strip(), file, line, name, problems))
         lines.append(line)
@@ -108,7 +108,7 @@ def _open(file: Path, problems: Problems) -> tuple[list[str], Iterator[tuple[int
         return None
     first = content.split("\n", 1)[0]
     rows = _numbered(csv.reader(io.StringIO(content), delimiter=max(DELIMITERS, key=first.count)), file, problems)
-    names = [cell.strip() for cell in next(rows, (1, []))[1]]
+    names = [unguarded(cell.strip()) for cell in next(rows, (1, []))[1]]
     if not any(names):
         problems.add(file, "there is no header; the first row names the columns", 1)
         return None
