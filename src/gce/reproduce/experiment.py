@@ -101,7 +101,7 @@ class Store:
 
     def take(self, cells: Sequence[Cell], records: Sequence[dict[str, Any]]) -> None:
         """Keep what some records say of cells that are not here."""
-        known = {record["key"]: record for record in records if "key" in record}
+        known = {record["key"]: record for record in records if isinstance(record.get("key"), str)}
         for cell in cells:
             if whole_record(known.get(cell.key), cell) and not self.path(cell).exists():
                 self.keep(cell, known[cell.key])

@@ -122,7 +122,7 @@ class Episode:
 def check_arrays(graph: Graph, observations: Array, actions: Array, exogenous: Array | None, where: str = "") -> None:
     """Shapes that fit one another and the graph, and finite numbers; `where` opens the sentence otherwise."""
     for name, values in (("observations", observations), ("actions", actions), ("exogenous", exogenous)):
-        if values is None:
+        if values is None and name == "exogenous":
             continue
         if not isinstance(values, np.ndarray):
             raise InputError(f"{where}{name} are of type {type(values).__name__}, expected an array of numbers")
