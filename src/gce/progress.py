@@ -124,11 +124,16 @@ def in_words(name: str, resumes: bool) -> Iterator[None]:
 
     SIGTERM takes the way of Ctrl-C; warnings are told in a line each.
     """
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, _as_interrupt)
-    TOLD.clear()
-    warnings.simplefilter("always", Doubt)
-    warnings.showwarning = partial(_told, name)
+    with _sigterm_as_interrupt(), warnings.catch_warnings():
+        TOLD.clear()
+        warnings.simplefilter("always", Doubt)
+        warnings.showwarning = partial(_told, name)
+        with _ended_in_words(name, resumes):
+            yield
+
+
+@contextmanager
+def _ended_in_words(name: str, resumes: bool) -> Iterator[None]:
     try:
         yield
     except InputError as error:
@@ -161,6 +166,19 @@ def _told(name: str, message: Warning | str, category: type[Warning], *where: An
         TOLD.append(str(message))
 
 
+@contextmanager
+def _sigterm_as_interrupt() -> Iterator[None]:
+    before = signal.getsignal(signal.SIGTERM)
+    if threading.current_thread() is not threading.main_thread() or before is not signal.SIG_DFL:
+        yield  # somebody else decides what it means
+        return
+    signal.signal(signal.SIGTERM, _as_interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def _as_interrupt(number: int, frame: Any) -> None:
     """What Ctrl-C does here now; where that is ignored, or nobody's business, an interrupt."""
     handler = signal.getsignal(signal.SIGINT)
@@ -179,6 +197,7 @@ def workers(count: int) -> Iterator[Callable[..., Future[Any]]]:
     """
     from concurrent.futures import ProcessPoolExecutor
 
+    others = set(multiprocessing.active_children())
     pool = ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), initializer=_begin_worker)
 
     def submit(*work: Any) -> Future[Any]:
@@ -189,7 +208,7 @@ def workers(count: int) -> Iterator[Callable[..., Future[Any]]]:
         yield submit
         pool.shutdown()
     except BaseException:
-        for process in multiprocessing.active_children():
+        for process in set(multiprocessing.active_children()) - others:
             process.kill()
         pool.shutdown(cancel_futures=True)
         raise
@@ -208,8 +227,6 @@ def _held_back() -> Iterator[None]:
 
 
 def _begin_worker() -> None:
-    import torch
-
     def watch() -> None:
         parent = multiprocessing.parent_process()
         if parent is not None:
@@ -217,7 +234,7 @@ def _begin_worker() -> None:
             os._exit(1)
 
     threading.Thread(target=watch, daemon=True, name="ends with its parent").start()
-    torch.set_num_threads(1)
+    os.environ["OMP_NUM_THREADS"] = "1"  # of PyTorch, where it is imported
 
 
 def run_module(kind: Callable[..., Command], resumes: bool = True) -> object:

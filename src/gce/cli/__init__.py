@@ -52,6 +52,6 @@ def main(arguments: list[str] | None = None) -> None:
             stack.enter_context(unchecked())
         out = getattr(asked, "out", None)
         if out is not None and out.parent.is_dir():
-            stack.enter_context(writable(out, "give another place with --out"))
-            stack.enter_context(locked(out))
+            with writable(out, "give another place with --out"):
+                stack.enter_context(locked(out))
         command.run()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -16,7 +17,7 @@ from gce.files import border, parsed_json
 from gce.graphs.graph import Graph
 from gce.names import some
 from gce.trajectory.episode import Episode, Limits, Normalisation
-from gce.trajectory.reading import Stored, open_file, read_metadata
+from gce.trajectory.reading import EXPECTED, Stored, open_file, read_metadata
 from gce.trajectory.storage import NO_SEED, TABLES, Flattener, Writer
 
 Arrays = dict[str, np.ndarray | Stored]
@@ -166,25 +167,8 @@ class Dataset(Sequence[Episode]):
             return self.select(np.arange(len(self))[k])
         if not -len(self) <= k < len(self):
             raise IndexError(f"episode {k} of {len(self)}")
-        e = int(self._indices[k])
-        g = int(self._tables["episodes/group"][e])
-        graph = self._graph(g)
-        seed = int(self._tables["episodes/seed"][e])
-
-        def rows(name: str, pointer: str) -> np.ndarray:
-            start, end = self._tables[f"episodes/{pointer}"][e : e + 2]
-            values = self._arrays[f"episodes/{name}"][start:end]
-            return np.asarray(values).reshape(len(values) // graph.num_nodes, graph.num_nodes, values.shape[-1])
-
-        return Episode(
-            graph=graph,
-            observations=rows("observations", "observation_pointer"),
-            actions=rows("actions", "action_pointer"),
-            exogenous=rows("exogenous", "action_pointer") if "episodes/exogenous" in self._arrays else None,
-            parameters=self._parameters(g),
-            seed=None if seed == NO_SEED else seed,
-            limits=self._limits(g),
-        )
+        with self._border():
+            return self._episode(int(self._indices[k]))
 
     def __iter__(self) -> Iterator[Episode]:
         return (self[k] for k in range(len(self)))
@@ -213,7 +197,8 @@ class Dataset(Sequence[Episode]):
             known = some(np.unique(self.groups).tolist(), most=10)
             raise InputError(f"the data set has no group {number}; its groups are {known}")
         g = int(number)
-        return Group(g, self._graph(g), self._parameters(g), episodes, self._limits(g))
+        with self._border():
+            return Group(g, self._graph(g), self._parameters(g), episodes, self._limits(g))
 
     def select(self, episodes: Sequence[int] | Int[np.ndarray, " chosen"]) -> Dataset:
         """Some of the episodes, in the order given, without copying anything."""
@@ -264,6 +249,31 @@ class Dataset(Sequence[Episode]):
         return self.windows(1)
 
     # ---- inside ----
+
+    def _border(self) -> AbstractContextManager[None]:
+        """What is wrong in a file is told as of that file."""
+        array = self._arrays["episodes/observations"]
+        return border(array.path, EXPECTED) if isinstance(array, Stored) else nullcontext()
+
+    def _episode(self, e: int) -> Episode:
+        g = int(self._tables["episodes/group"][e])
+        graph = self._graph(g)
+        seed = int(self._tables["episodes/seed"][e])
+
+        def rows(name: str, pointer: str) -> np.ndarray:
+            start, end = self._tables[f"episodes/{pointer}"][e : e + 2]
+            values = self._arrays[f"episodes/{name}"][start:end]
+            return np.asarray(values).reshape(len(values) // graph.num_nodes, graph.num_nodes, values.shape[-1])
+
+        return Episode(
+            graph=graph,
+            observations=rows("observations", "observation_pointer"),
+            actions=rows("actions", "action_pointer"),
+            exogenous=rows("exogenous", "action_pointer") if "episodes/exogenous" in self._arrays else None,
+            parameters=self._parameters(g),
+            seed=None if seed == NO_SEED else seed,
+            limits=self._limits(g),
+        )
 
     def _graph(self, g: int) -> Graph:
         if g not in self._graphs:

@@ -49,14 +49,14 @@ class Stored:
     """An array of a file. Its checksum is verified before the first of its rows is given."""
 
     def __init__(self, array: h5py.Dataset, path: Path, check: bool) -> None:
-        self.array, self._path, self._unverified = array, path, check and CHECKSUM in array.attrs
+        self.array, self.path, self._unverified = array, path, check and CHECKSUM in array.attrs
         self.dtype, self.shape, self.ndim = array.dtype, array.shape, array.ndim
 
     def __len__(self) -> int:
         return int(self.shape[0])
 
     def __getitem__(self, rows: Any) -> Array:
-        with border(self._path, EXPECTED):
+        with border(self.path, EXPECTED):
             if self._unverified:
                 self._verify()
             if self.array.dtype.kind == "O":
