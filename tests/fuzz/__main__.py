@@ -16,6 +16,7 @@ def main() -> None:
     asked.add_argument("--seed", type=int, default=0)
     asked.add_argument("--family")
     asked.add_argument("--only", type=int, help="the number of one trial, shown in full")
+    asked.add_argument("--corpus", action="store_true", help="run what ever failed as well")
     asked.add_argument("--keep", action="store_true", help="add failures to the corpus")
     asked = asked.parse_args()
     with tempfile.TemporaryDirectory() as folder:
@@ -24,7 +25,8 @@ def main() -> None:
             print(harness.run(asked.family, asked.only, show=True))
             return
         began, failures = time.monotonic(), []
-        for name, number in harness.draw(asked.trials, asked.seed, asked.family):
+        known = json.loads(CORPUS.read_text()) if asked.corpus else []
+        for name, number in [*known, *harness.draw(asked.trials, asked.seed, asked.family)]:
             outcome = harness.run(name, number)
             if outcome.wrong:
                 failures.append([name, number])

@@ -110,7 +110,7 @@ def test_a_plan_ends_in_time_with_the_best_so_far(rope, large):
     assert 0 < short.iterations < plan.iterations and plan.cost <= short.cost
     none = dataclasses.replace(whole, time_limit=1e-9).plan(first, opening=True)
     assert none.iterations == 0 and not none.actions.any()
-    for wrong in (0, -1, np.nan, "soon"):
+    for wrong in (0.0, -1.0, np.nan):
         with pytest.raises(InputError, match="time_limit"):
             dataclasses.replace(whole, time_limit=wrong)
 
