@@ -4,7 +4,10 @@ PYTHON ?= python3
 VENV := .venv
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test docs install bench clean
+TRIALS ?= 1000
+SEED ?= 0
+
+.PHONY: demo test docs install bench fuzz test-lowest test-newest clean
 
 demo: install
 	$(VENV)/bin/gce demo --out demo
@@ -21,6 +24,22 @@ docs: install
 bench: install
 	OMP_NUM_THREADS=1 $(VENV)/bin/python -m bench
 
+# TRIALS wrong files and numbers of all kinds, drawn from SEED.
+fuzz: install
+	cd tests && OMP_NUM_THREADS=1 ../$(VENV)/bin/python -m fuzz --trials $(TRIALS) --seed $(SEED)
+
+# The tests with the lowest versions that pyproject.toml allows, and with the newest there are.
+test-lowest:
+	$(PYTHON) -m venv .venv-lowest
+	$(PYTHON) tests/lowest.py > .venv-lowest/constraints.txt
+	.venv-lowest/bin/pip install --quiet --constraint .venv-lowest/constraints.txt --editable '.[dev]'
+	OMP_NUM_THREADS=1 .venv-lowest/bin/pytest -n 2
+
+test-newest:
+	$(PYTHON) -m venv .venv-newest
+	.venv-newest/bin/pip install --quiet --upgrade --editable '.[dev]'
+	OMP_NUM_THREADS=1 .venv-newest/bin/pytest -n 2
+
 install: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt
@@ -31,4 +50,4 @@ $(STAMP): pyproject.toml constraints.txt
 	touch $(STAMP)
 
 clean:
-	rm -rf $(VENV) demo bench.json docs/_build
+	rm -rf $(VENV) .venv-lowest .venv-newest demo bench.json docs/_build

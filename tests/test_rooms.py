@@ -11,7 +11,7 @@ import gce
 SOURCE = Path(gce.__file__).parent
 EVERYTHING = {file.stem for file in SOURCE.iterdir() if file.suffix == ".py" or (file / "__init__.py").is_file()}
 
-EVERY_ROOM = {"errors", "names"}
+EVERY_ROOM = {"errors", "files", "names"}
 """What all may use."""
 
 MAY_IMPORT = {
@@ -19,12 +19,13 @@ MAY_IMPORT = {
     "__main__": "cli",
     "errors": "",
     "names": "",
+    "files": "",
     "command": "",
     "progress": "",
     "metrics": "",
     "graphs": "",
     "trajectory": "graphs",
-    "envs": "graphs trajectory",
+    "envs": "graphs progress trajectory",
     "potentials": "graphs",
     "operators": "graphs potentials",
     "features": "graphs operators",

@@ -1,7 +1,17 @@
-"""The one exception for input that a person can put right."""
+"""The one exception for input that a person can put right, the warning about an answer not worth trusting, and the
+border that numbers pass: finite, real, in range.
+"""
 
+from __future__ import annotations
+
+import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
 
 
 class InputError(ValueError):
@@ -15,3 +25,65 @@ def said_of(what: object) -> Iterator[None]:
         yield
     except InputError as error:
         raise InputError(f"{what}: {error}") from None
+
+
+INSIDE = ("gce", "contextlib", "jaxtyping")
+
+
+class Doubt(UserWarning):
+    """Says why an answer, or the file that it follows from, is not worth trusting as it is."""
+
+
+@contextmanager
+def undoubted() -> Iterator[None]:
+    """Within, doubts are not told: of answers that are only measured."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", Doubt)
+        yield
+
+
+def warn(sentence: str) -> None:
+    """A `Doubt`, told at the line outside this package that asked for the answer."""
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] in INSIDE:
+        level, frame = level + 1, frame.f_back
+    warnings.warn(sentence, Doubt, stacklevel=level)
+
+
+def real(name: str, value: Any, low: float = float("-inf"), above: float | None = None) -> float:
+    """A finite number, at least `low`, or more than `above`."""
+    array = table(name, value)
+    least = f"{low:g} or more" if above is None else f"more than {above:g}"
+    if array.ndim or not array >= low or (above is not None and not array > above):
+        raise InputError(f"{name} is {_short(value)}, expected a number, {least}")
+    return float(array)
+
+
+def whole(name: str, value: Any, low: int = 0) -> int:
+    """A whole number from `low` on."""
+    number = real(name, value)
+    if number != int(number) or not low <= number < 2**63 or isinstance(value, bool):
+        raise InputError(f"{name} is {_short(value)}, expected a whole number, {low} or more")
+    return int(value)
+
+
+def table(name: str, value: Any, finite: bool = True) -> np.ndarray:
+    """Real numbers in double precision. finite: whether infinity is refused as well as NaN."""
+    import numpy as np
+
+    try:
+        array = np.asarray(value)
+    except Exception:  # of whatever class was given
+        raise InputError(f"{name} is {_short(value)}, expected an array of numbers") from None
+    if array.dtype.kind not in "fiub":
+        raise InputError(f"{name} is {_short(value)} ({array.dtype} values), expected real numbers")
+    array = array.astype(np.float64)
+    wrong = ~np.isfinite(array) if finite else np.isnan(array)
+    if wrong.any():
+        at = np.argwhere(wrong)[0].tolist()
+        raise InputError(f"{name} holds {array[tuple(at)]}{f' at {at}' if at else ''}; expected finite numbers")
+    return array
+
+
+def _short(value: Any) -> str:
+    return repr(value).replace("\n", " ")[:60]

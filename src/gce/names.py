@@ -1,15 +1,12 @@
-"""Names: of a package, looked up when first used; of classes that users add to a table, such as potentials; of files,
-given when they are complete; and some of many, in a sentence.
+"""Names: of a package, looked up when first used; of classes that users add to a table, such as potentials; and some
+of many, in a sentence.
 """
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
-import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from gce.errors import InputError
@@ -73,16 +70,3 @@ def registered(table: Mapping[str, type[Kind]], name: str, kind: str, how: str) 
 def some(names: Sequence[Any], most: int = 8) -> str:
     """The first of some names or numbers, for a sentence."""
     return ", ".join(map(str, names[:most])) + (", ..." if len(names) > most else "")
-
-
-@contextmanager
-def written(path: Path, advice: str = "give another place") -> Iterator[Path]:
-    """A place to write a file to; it gets to `path` when it is complete, and is gone where something fails."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        yield temporary
-        os.replace(temporary, path)
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror or error}; {advice}") from None
-    finally:
-        temporary.unlink(missing_ok=True)

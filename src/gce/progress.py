@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
+import signal
 import sys
+import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Protocol, TypeVar, runtime_checkable
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
-from gce.errors import InputError
+from gce.errors import Doubt, InputError
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 LINE_SECONDS = 10.0
 
@@ -111,7 +120,20 @@ Command = TypeVar("Command", bound=Runs)
 
 @contextmanager
 def in_words(name: str, resumes: bool) -> Iterator[None]:
-    """name: of the program; resumes: whether the command, given again, goes on where it was stopped."""
+    """name: of the program; resumes: whether the command, given again, goes on where it was stopped.
+
+    SIGTERM takes the way of Ctrl-C; warnings are told in a line each.
+    """
+    with _sigterm_as_interrupt(), warnings.catch_warnings():
+        TOLD.clear()
+        warnings.simplefilter("always", Doubt)
+        warnings.showwarning = partial(_told, name)
+        with _ended_in_words(name, resumes):
+            yield
+
+
+@contextmanager
+def _ended_in_words(name: str, resumes: bool) -> Iterator[None]:
     try:
         yield
     except InputError as error:
@@ -122,7 +144,97 @@ def in_words(name: str, resumes: bool) -> Iterator[None]:
         print(f"{name}: stopped; nothing half-written is left, and the same command {again}", file=sys.stderr)
         sys.exit(2)
     except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or Python tells of it once more when it ends
         sys.exit(2)
+    except MemoryError:
+        print(f"{name}: there is not enough memory; work on less at once, or on a larger machine", file=sys.stderr)
+        sys.exit(2)
+    except OSError as error:
+        if error.strerror is None:
+            raise
+        print(f"{name}: {error.filename or 'a file'}: {error.strerror}; nothing half-written is left", file=sys.stderr)
+        sys.exit(2)
+
+
+TOLD: list[str] = []
+"""The warnings of the present command, in order."""
+
+
+def _told(name: str, message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+    if str(message) not in TOLD:
+        print(f"{name}: warning: {message}", file=sys.stderr)
+        TOLD.append(str(message))
+
+
+@contextmanager
+def _sigterm_as_interrupt() -> Iterator[None]:
+    before = signal.getsignal(signal.SIGTERM)
+    if threading.current_thread() is not threading.main_thread() or before is not signal.SIG_DFL:
+        yield  # somebody else decides what it means
+        return
+    signal.signal(signal.SIGTERM, _as_interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _as_interrupt(number: int, frame: Any) -> None:
+    """What Ctrl-C does here now; where that is ignored, or nobody's business, an interrupt."""
+    handler = signal.getsignal(signal.SIGINT)
+    (handler if callable(handler) else signal.default_int_handler)(signal.SIGINT, frame)
+
+
+# ---- processes beside this one ----
+
+
+@contextmanager
+def workers(count: int) -> Iterator[Callable[..., Future[Any]]]:
+    """So many processes of one thread each; gives what submits work to them.
+
+    Signals are this process's affair: they reach no worker. An interrupt, or an error, ends all workers at once, and so
+    does the end of this process, however it comes.
+    """
+    from concurrent.futures import ProcessPoolExecutor
+
+    others = set(multiprocessing.active_children())
+    pool = ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), initializer=_begin_worker)
+
+    def submit(*work: Any) -> Future[Any]:
+        with _held_back():  # a process starts with the signals blocked that its parent has blocked
+            return pool.submit(*work)
+
+    try:
+        yield submit
+        pool.shutdown()
+    except BaseException:
+        for process in set(multiprocessing.active_children()) - others:
+            process.kill()
+        pool.shutdown(cancel_futures=True)
+        raise
+
+
+@contextmanager
+def _held_back() -> Iterator[None]:
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _begin_worker() -> None:
+    def watch() -> None:
+        parent = multiprocessing.parent_process()
+        if parent is not None:
+            parent.join()
+            os._exit(1)
+
+    threading.Thread(target=watch, daemon=True, name="ends with its parent").start()
+    os.environ["OMP_NUM_THREADS"] = "1"  # of PyTorch, where it is imported
 
 
 def run_module(kind: Callable[..., Command], resumes: bool = True) -> object:

@@ -346,7 +346,7 @@ def test_what_does_not_fit_is_refused(tmp_path):
 def test_a_damaged_folder_is_refused(tmp_path):
     save(untrained("kpm"), tmp_path)
     (tmp_path / "baseline.json").write_text("{}")
-    with pytest.raises(InputError, match="does not hold a baseline"):
+    with pytest.raises(InputError, match="is not a gce-baseline"):
         load(tmp_path)
 
 

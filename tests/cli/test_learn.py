@@ -54,7 +54,7 @@ def predict(rope, model, capsys, *more) -> dict:
 
 def test_training_writes_a_model_with_its_origin(model):
     about = about_model(model)
-    assert {"command", "data", "seed", "version", "seconds", "validation_nrmse"} <= about.keys()
+    assert {"command", "data", "seed", "version", "validation_nrmse"} <= about.keys()
     assert about["references"].keys() == {"persistence", "dmdc"}
     assert all(0 < error < 100 for error in about["references"].values())
     assert about["version"] == __version__

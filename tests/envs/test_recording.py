@@ -115,7 +115,8 @@ def test_a_killed_recording_goes_on(tmp_path):
         assert len(data) == 3000
 
 
-def test_ctrl_c_ends_with_a_sentence_status_2_and_no_output(tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_and_sigterm_end_with_a_sentence_status_2_and_no_output(tmp_path, number):
     out = tmp_path / "x.h5"
     arguments = ["data", "rope", "--episodes", "20000", "--workers", "2", "--out", str(out)]
     process = subprocess.Popen(
@@ -129,7 +130,7 @@ def test_ctrl_c_ends_with_a_sentence_status_2_and_no_output(tmp_path):
     while not list((tmp_path / "x.h5.parts").glob("groups-*.h5")):
         assert process.poll() is None
         time.sleep(0.05)
-    os.killpg(process.pid, signal.SIGINT)
+    os.killpg(process.pid, number)
     _, printed = process.communicate(timeout=60)
     assert process.returncode == 2
     assert "stopped" in printed

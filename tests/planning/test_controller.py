@@ -1,13 +1,14 @@
 """Plans for adapted systems, and what a badly stated problem gets."""
 
 import dataclasses
+import time
 
 import numpy as np
 import pytest
 
 from gce.control.matrix_free import solve_matrix_free
 from gce.control.problem import Problem, weights_of
-from gce.control.solver import SOLVERS, MatrixFree, Solver, register_solver
+from gce.control.solver import SOLVERS, MatrixFree, Solver, Suitable, register_solver
 from gce.control.tracking import Status
 from gce.envs import world_named
 from gce.errors import InputError
@@ -92,6 +93,26 @@ def test_forces_on_a_soft_body_change_slowly_from_plan_to_plan_too():
     assert change.max() <= limit + 1e-6
     free = control(env, Controller(system, dataclasses.replace(problem, rate=None)), STEPS // 2)
     assert np.abs(np.diff(free.actions, axis=0)).max() > limit
+
+
+@pytest.mark.parametrize("large", [1, 10**6], ids=["by products", "dense"])
+def test_a_plan_ends_in_time_with_the_best_so_far(rope, large):
+    env, system, goal = rope
+    start(env, goal)
+    problem, first = problem_of(env, goal), env.observe()
+    whole = Controller(system, problem, solver=Suitable(large))
+    began = time.monotonic()
+    plan = whole.plan(first, opening=True)
+    turn = (time.monotonic() - began) / max(1, plan.iterations)
+    began = time.monotonic()
+    short = dataclasses.replace(whole, time_limit=2.2 * turn).plan(first, opening=True)
+    assert short.status == "time limit" and "seconds" in short.status.advice
+    assert 0 < short.iterations < plan.iterations and plan.cost <= short.cost
+    none = dataclasses.replace(whole, time_limit=1e-9).plan(first, opening=True)
+    assert none.iterations == 0 and not none.actions.any()
+    for wrong in (0.0, -1.0, np.nan):
+        with pytest.raises(InputError, match="time_limit"):
+            dataclasses.replace(whole, time_limit=wrong)
 
 
 def test_bounds_are_kept_exactly(rope):
@@ -179,7 +200,7 @@ def bad(goal):
     far = np.array(goal)
     far[0, 0] = np.nan
     return {
-        "horizon": ({"horizon": 0}, "at least one"),
+        "horizon": ({"horizon": 0}, "a whole number, 1 or more"),
         "goal's shape": ({"goal": goal[0]}, "the goal has shape"),
         "goal": ({"goal": far}, "not a finite number"),
         "crossed": ({"low": bounds, "high": -bounds}, "crossed"),

@@ -125,10 +125,10 @@ def test_a_model_that_cannot_be_read_is_named(tmp_path, ours):
     broken.folder.mkdir(parents=True)
     for file in broken.files:
         file.write_text("{")
-    with pytest.raises(InputError, match="cko does not hold a baseline.*train it again"):
+    with pytest.raises(InputError, match="baseline.json is not JSON.*restore"):
         key(broken)
     ours.files[1].write_text("[]")
-    with pytest.raises(InputError, match="model.json does not describe a model.*train it again"):
+    with pytest.raises(InputError, match="model.json is not the description of a model.*train it again"):
         key(ours)
     ours.files[0].write_text("{")
     with pytest.raises(InputError, match="model.safetensors is truncated"):

@@ -234,7 +234,7 @@ def test_what_does_not_fit_is_told():
         adapt(model, [replace(first, graph=replace(first.graph, edge_type=first.graph.edge_type + 2))])
     with pytest.raises(InputError, match="the observation has shape"):
         system.predict(start(first)[:, :3], first.actions)
-    with pytest.raises(InputError, match="not finite"):
+    with pytest.raises(InputError, match="expected finite numbers"):
         system.predict(np.full_like(start(first), np.nan), first.actions)
     with pytest.raises(InputError, match="the actions have shape"):
         system.predict(start(first), first.actions[..., [0, 0]])

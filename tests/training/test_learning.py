@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 import gce
-from gce.errors import InputError
+from gce.errors import Doubt, InputError
 from gce.training.learning import equal_stretches, split_for_training, train
+from gce.training.preparation import config_for, prepare
 from gce.trajectory import Dataset
 from small import TINY
 
@@ -111,3 +112,19 @@ def test_a_long_episode_is_cut_into_several():
 def test_what_cannot_be_trained_on_is_explained(made, options, sentence):
     with pytest.raises(InputError, match=sentence):
         train(made(), **options)
+
+
+@pytest.mark.parametrize("still", [lambda o: o * 0 + 3.0, lambda o: o * 1e-12])
+def test_coordinates_that_never_move_are_named_and_left_out(still):
+    rng = np.random.default_rng(0)
+    paths = [rng.standard_normal((9, 2, 2)).cumsum(0) for _ in range(3)]
+    actions = [rng.standard_normal((8, 2, 1)) for _ in range(3)]
+    partly = [np.concatenate([o[..., :1], still(o[..., 1:])], axis=-1) for o in paths]
+    names = {"observation_names": ["moving", "stuck"]}
+    data = Dataset.from_arrays(partly, actions, [[0], [1]], **names)
+    with pytest.warns(Doubt, match="^stuck never move"):
+        model = prepare(config_for(data, features=2, node_width=4, edge_width=4), data)
+    assert model.held[:, : len(model.free)].tolist() == [[False, True]]
+    nothing = Dataset.from_arrays([still(o) for o in paths], actions, [[0], [1]], **names)
+    with pytest.raises(InputError, match="nothing moves in the data: moving, stuck"):
+        prepare(config_for(nothing, features=2, node_width=4, edge_width=4), nothing)

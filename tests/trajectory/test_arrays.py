@@ -198,7 +198,7 @@ def test_a_group_without_limits_beside_others_is_refused(tmp_path):
         ({"observations": [np.zeros((6, 3))] * 2}, r"episode 0: observations have shape \(6, 3\), expected \[T\+1"),
         ({"observations": []}, "observations is empty"),
         ({"observations": "abc"}, "observations is a str"),
-        ({"observations": [["a"], ["b"]]}, "not an array of numbers"),
+        ({"observations": [["a"], ["b"]]}, "expected real numbers"),
         ({"actions": [np.zeros((5, 4, 2))]}, "actions are of 1 episodes, observations of 2"),
         ({"actions": [np.zeros((6, 4, 2)), np.zeros((9, 4, 2))]}, "episode 0: there are 6 observations and 6 actions"),
         ({"actions": [np.zeros((5, 3, 2)), np.zeros((9, 4, 2))]}, "episode 0: actions are of 3 nodes.* has 4"),

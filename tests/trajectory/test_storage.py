@@ -6,7 +6,8 @@ import h5py
 import numpy as np
 import pytest
 
-from gce.errors import InputError
+from gce.errors import Doubt, InputError
+from gce.files import unchecked
 from gce.graphs.graph import Graph
 from gce.trajectory import Dataset, Episode, Writer, check_file
 
@@ -34,6 +35,101 @@ def edit(file, name, change):
 def test_a_changed_number_breaks_its_checksum(file):
     edit(file, "episodes/observations", lambda v: v.__setitem__((7, 1), 0.5))
     assert any("checksum of episodes/observations" in p for p in check_file(file))
+    with Dataset.open(file) as data, pytest.raises(InputError, match="x.h5: the checksum of episodes/observations"):
+        data[3]
+    with unchecked(), Dataset.open(file) as data:
+        assert data[0].length == 5
+
+
+def test_changed_metadata_break_their_checksum(file):
+    with h5py.File(file, "r+") as f:
+        f.attrs["metadata"] = '{"dt": 0.2}'
+    with pytest.raises(InputError, match="checksum of its metadata"):
+        Dataset.open(file)
+    with unchecked(), Dataset.open(file) as data:
+        assert data.metadata == {"dt": 0.2}
+
+
+def outside(file):
+    """Another file's numbers, as an external link, external storage or a virtual data set would bring them in."""
+    with h5py.File(file.with_name("other.h5"), "w") as f:
+        f["x"] = np.zeros((72, 2))
+    return file.with_name("other.h5")
+
+
+LINKS = {
+    "soft": lambda f, other: f.__setitem__("episodes/observations", h5py.SoftLink("/episodes/actions")),
+    "external": lambda f, other: f.__setitem__("episodes/observations", h5py.ExternalLink(other, "x")),
+    "of a group": lambda f, other: (f.move("groups", "kept"), f.__setitem__("groups", h5py.SoftLink("/kept"))),
+    "storage": lambda f, other: f.create_dataset(
+        "episodes/observations", (72, 2), "f8", external=[(str(other), 2048, h5py.h5f.UNLIMITED)]
+    ),
+    "virtual": lambda f, other: f.create_virtual_dataset(
+        "episodes/observations", layout(h5py.VirtualSource(other, "x", (72, 2)))
+    ),
+}
+
+
+def layout(source):
+    found = h5py.VirtualLayout((72, 2), "f8")
+    found[:] = source
+    return found
+
+
+@pytest.mark.parametrize("kind", LINKS)
+def test_a_file_that_reads_another_is_refused(file, kind):
+    other = outside(file)
+    with h5py.File(file, "r+") as f:
+        if kind != "of a group":
+            del f["episodes/observations"]
+        LINKS[kind](f, other)
+    for read in (Dataset.open, lambda path: check_file(path)[0]):
+        try:
+            told = read(file)
+        except InputError as error:
+            told = str(error)
+        assert "a data set file holds its arrays itself" in told
+
+
+def swollen(f, rows=10**9):
+    del f["episodes/observations"]
+    f.create_dataset("episodes/observations", (rows, 2), "f8", chunks=(1000, 2), compression="gzip")
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (swollen, "bytes of the array episodes/observations.*GCE_CAPS=10"),
+        (lambda f: f["episodes/observations"].attrs.__setitem__("crc32", "12"), "is not a whole number"),
+        (lambda f: f.attrs.__setitem__("metadata", "[" * 9999), "nested"),
+        (lambda f: f.attrs.__setitem__("metadata", '{"a": ' + "9" * 5000 + "}"), "digits|whole number"),
+        (lambda f: f.attrs.__setitem__("format", np.zeros(3)), "expected 'gce-trajectories'"),
+        (lambda f: f.attrs.__setitem__("metadata", '{"shard": "x"}'), "says shard 'x'"),
+    ],
+)
+def test_what_a_file_says_is_checked_before_it_is_used(file, change, told):
+    with h5py.File(file, "r+") as f:
+        del f.attrs["metadata_crc32"]
+        change(f)
+    with pytest.raises(InputError, match=told), Dataset.open(file) as data:
+        data[0]
+
+
+def test_an_array_of_another_type_is_told(file):
+    for name, values, told in (
+        ("episodes/observations", np.zeros((72, 2), int), "floating-point numbers"),
+        ("episodes/observation_pointer", np.zeros(5), "whole numbers"),
+        ("groups/node_type", np.array([b"a"] * 6), "whole numbers"),
+        ("groups/parameters", np.zeros(2), "text"),
+    ):
+        with h5py.File(file, "r+") as f:
+            f.move(name, "kept")
+            f[name] = values
+        with pytest.raises(InputError, match=f"{name} holds .* values, expected {told}"):
+            Dataset.open(file)
+        with h5py.File(file, "r+") as f:
+            del f[name]
+            f.move("kept", name)
 
 
 def test_nan_is_told_by_episode_step_and_node(file):
@@ -45,7 +141,9 @@ def test_nan_is_told_by_episode_step_and_node(file):
 def test_an_edge_to_nowhere_is_told(file):
     edit(file, "groups/edges", lambda v: v.__setitem__((0, 0), 12))
     assert any("joins 12 to 0, but group 0 has nodes 0 to 2" in p for p in check_file(file))
-    with Dataset.open(file) as data, pytest.raises(InputError, match="node 12 but there are 3 nodes"):
+    with Dataset.open(file) as data, pytest.raises(InputError, match="checksum of groups/edges does not fit"):
+        data[0]
+    with unchecked(), Dataset.open(file) as data, pytest.raises(InputError, match="node 12 but there are 3 nodes"):
         data[0]
 
 
@@ -105,7 +203,7 @@ def test_a_file_written_by_the_documented_layout_alone_is_read(tmp_path):
         f["groups/edge_attributes"] = np.zeros((3, 0))
         f.create_dataset("groups/parameters", data=[json.dumps({"mass": 2})], dtype=h5py.string_dtype())
     assert check_file(tmp_path / "x.h5") == []
-    with Dataset.open(tmp_path / "x.h5") as data:
+    with pytest.warns(Doubt, match="x.h5 has no checksum"), Dataset.open(tmp_path / "x.h5") as data:
         assert data[0].observations[1, 0].tolist() == [4.0, 5.0]
         assert data[0].parameters == {"mass": 2}
 

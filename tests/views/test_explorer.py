@@ -7,6 +7,7 @@ import math
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -248,6 +249,42 @@ def test_a_busy_port_gets_a_sentence_and_status_2(running, capsys):
 
 
 # ---- end to end ----
+
+
+def raw(server, text):
+    """What comes back for bytes of any kind; nothing where the connection is closed at once."""
+    with socket.create_connection(("127.0.0.1", server.server_port), timeout=10) as connection:
+        connection.sendall(text.replace("HOST", f"127.0.0.1:{server.server_port}").encode("latin1"))
+        connection.shutdown(socket.SHUT_WR)
+        return b"".join(iter(lambda: connection.recv(65536), b"")).decode("latin1")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "POST /api/look HTTP/1.1\r\nHost: HOST\r\nX-Token: TOKEN\r\nContent-Length: " + "9" * 5000 + "\r\n\r\n",
+        "POST /api/look HTTP/1.1\r\nHost: HOST\r\nX-Token: TOKEN\r\nContent-Length: ²\r\n\r\n",
+        "POST /api/look HTTP/1.1\r\nHost: HOST\r\nX-Token: é\r\nContent-Length: 2\r\n\r\n{}",
+        "POST /api/look HTTP/1.1\r\nHost: HOST\r\nX-Token: TOKEN\r\nContent-Length: 9999\r\n\r\n" + "[" * 9999,
+        "GET //[ HTTP/1.1\r\nHost: HOST\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: HOST\r\nOrigin: " + "x" * 60000 + "\r\n\r\n",
+        "\x00\x01\r\n\r\n",
+    ],
+)
+def test_odd_requests_are_refused_without_a_traceback(running, text, capsys):
+    answer = raw(running, text.replace("TOKEN", running.token))
+    assert answer == "" or re.match(r"HTTP/1\.[01] 4\d\d |<!DOCTYPE|<html", answer)
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_two_hundred_requests_at_once_are_all_answered(running):
+    found, page = [], f"/?token={running.token}"
+    threads = [threading.Thread(target=lambda: found.append(asked(running, "GET", page)[0])) for _ in range(200)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [200] * 200
 
 
 @pytest.fixture(scope="module")

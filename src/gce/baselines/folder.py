@@ -25,12 +25,14 @@ from gce.baselines.pcc import Pcc
 from gce.baselines.trainable import Schedule, Trainable, systems_of, training_of
 from gce.baselines.vae import Vae
 from gce.errors import InputError
-from gce.model.files import read_pair, write_pair
+from gce.files import border
+from gce.model.files import check_sizes, read_pair, write_pair
 from gce.training.learning import split_for_training
 from gce.training.loop import Progress, place_for
 from gce.trajectory import Dataset
 
 NAME, FORMAT, VERSION = "baseline", "gce-baseline", 1
+RESTORE = "restore the files or train it again"
 VALIDATION_SYSTEMS = 6
 """Fewer than for our own model: some methods take seconds to adapt."""
 
@@ -80,7 +82,7 @@ def train(
             run = training_of(baseline, systems, kept[:validation_systems], plan, place)
             run.resume()
             best = run.run(tell, seconds=seconds)
-        about |= {"seconds": round(run.seconds, 1), "iterations": run.iteration, "validation_nrmse": best}
+        about |= {"iterations": run.iteration, "validation_nrmse": best}
     if folder is not None:
         save(baseline, folder, about)
     return baseline.eval()
@@ -101,21 +103,18 @@ def save(model: Baseline, folder: Path | str, about: dict[str, Any] | None = Non
 
 def load(folder: Path | str) -> Baseline:
     tensors, text = _pair(folder)
-    try:
+    with border(folder, "the folder of a baseline", RESTORE):
+        check_sizes(text["config"], tensors)
         kind = baseline_named(text["baseline"])
         model = kind(kind.config_class(**{name: _tuples(value) for name, value in text["config"].items()}))
         model.load_state_dict(tensors)
-    except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:
-        raise _unreadable(folder, error) from None
-    return model.eval()
+        return model.eval()
 
 
 def kind_of(folder: Path | str) -> type[Baseline]:
     """Which baseline a folder holds."""
-    try:
+    with border(folder, "the folder of a baseline", RESTORE):
         return baseline_named(_pair(folder)[1]["baseline"])
-    except KeyError as error:
-        raise _unreadable(folder, error) from None
 
 
 def about(folder: Path | str) -> dict[str, Any]:
@@ -125,14 +124,8 @@ def about(folder: Path | str) -> dict[str, Any]:
 
 
 def _pair(folder: Path | str) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    try:
+    with border(folder, "the folder of a baseline", RESTORE):
         return read_pair(Path(folder), NAME, FORMAT, (VERSION,))
-    except InputError as error:
-        raise _unreadable(folder, str(error).rsplit(";", 1)[0]) from None
-
-
-def _unreadable(folder: Path | str, error: object) -> InputError:
-    return InputError(f"{folder} does not hold a baseline: {error}; restore the files or train it again")
 
 
 def _tuples(value: Any) -> Any:

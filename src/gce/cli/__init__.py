@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import ExitStack
 from typing import Annotated, Any
 
 import tyro
@@ -12,6 +13,7 @@ from gce.cli.data import Data
 from gce.cli.learn import Adapt, Predict, Train
 from gce.cli.pages import Demo, Explore, Report
 from gce.cli.reproduce import Reproduce
+from gce.files import locked, unchecked, writable
 from gce.progress import in_words
 
 Command = (
@@ -44,5 +46,12 @@ def main(arguments: list[str] | None = None) -> None:
         args=arguments,
         config=(tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes),
     )
-    with in_words("gce", getattr(getattr(command, "command", command), "resumes", False)):
+    asked = getattr(command, "command", command)
+    with in_words("gce", getattr(asked, "resumes", False)), ExitStack() as stack:
+        if getattr(asked, "unchecked", False):
+            stack.enter_context(unchecked())
+        out = getattr(asked, "out", None)
+        if out is not None and out.parent.is_dir():
+            with writable(out, "give another place with --out"):
+                stack.enter_context(locked(out))
         command.run()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
+
+from gce import errors
 
 if TYPE_CHECKING:
     from gce.cli.own_plan import Own
@@ -20,7 +21,7 @@ def said(beside: Mapping[str, float | None]) -> str:
 def warn(*sentences: str | None) -> None:
     for sentence in sentences:
         if sentence is not None:
-            print(f"warning: {sentence}", file=sys.stderr)
+            errors.warn(sentence)
 
 
 def prediction_beside(own: Own, steps: int) -> dict[str, float | None] | None:

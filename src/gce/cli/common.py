@@ -5,21 +5,28 @@ from __future__ import annotations
 import csv
 import dataclasses
 import json
-import math
-import os
-import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from gce.errors import InputError
+from gce.files import border, finite, guarded, read_bytes, read_json, read_npy, written_together
+
+
+@dataclass(kw_only=True)
+class Reads:
+    """A command that reads files."""
+
+    unchecked: bool = False
+    """Use files though their checksums or digests say that they were changed."""
+
 
 WORDS = ("observation", "action", "exogenous")
 """What columns without a name are called, before their number."""
-FIGURES = "control.json"
+FIGURES, TIMINGS = "control.json", "timings.json"
+OTHER = "give another place with --out"
 
 
 @dataclass(frozen=True)
@@ -59,6 +66,8 @@ def check_numbers(command: Any, *names: str) -> None:
         value = getattr(command, name)
         if value is not None and value < 1:
             raise InputError(f"--{name.replace('_', '-')} is {value}, expected at least 1")
+    if getattr(command, "seed", 0) < 0:
+        raise InputError(f"--seed is {command.seed}, expected 0 or more")
     noise = getattr(command, "noise", 0.0)
     if not 0 <= noise < float("inf"):
         raise InputError(f"--noise is {noise}, expected a share of the units such as 0.05")
@@ -67,15 +76,6 @@ def check_numbers(command: Any, *names: str) -> None:
 def told(answer: dict[str, Any]) -> str:
     """An answer as JSON."""
     return json.dumps(finite(answer))
-
-
-def finite(value: Any) -> Any:
-    """A JSON value; JSON has no word for what is not finite: null."""
-    if isinstance(value, dict):
-        return {name: finite(entry) for name, entry in value.items()}
-    if isinstance(value, list):
-        return [finite(entry) for entry in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def model_of_method(folder: Path | None, suited: str, world: str, method: str | None) -> Any:
@@ -149,22 +149,33 @@ def read_cost(flag: str, text: str | None) -> Any:
     if text is None:
         return None
     path = Path(text)
-    try:
-        if path.suffix == ".json":
-            found = np.array(json.loads(path.read_text()), dtype=np.float64)
-        elif path.suffix == ".npy":
-            found = np.load(path, allow_pickle=False).astype(np.float64)
-        elif path.suffix == ".csv":
-            found = np.loadtxt(path, delimiter=",", ndmin=2)
-        else:
+    kinds = "a number, numbers separated by commas, or a file (.json, .npy, .csv)"
+    with border(f"{flag} {text!r}", kinds, "give one"):
+        found = table_of(path)
+        if found is None:
             found = np.array([float(part) for part in text.split(",")])
-    except OSError as error:
-        raise InputError(f"{flag}: cannot read {path}: {error.strerror or error}; name a file of numbers") from None
-    except (ValueError, TypeError) as error:
-        raise InputError(
-            f"{flag} is {text!r}: {error}; give a number, numbers separated by commas, or a file (.json, .npy, .csv)"
-        ) from None
+        if not np.isfinite(found).all():
+            raise ValueError("it holds numbers that are not finite")
     return float(found.reshape(-1)[0]) if found.size == 1 else found
+
+
+def table_of(path: Path) -> Any:
+    """The numbers of a file without names (.json, .npy, .csv), NaN where it says nothing; None for another ending."""
+    import numpy as np
+
+    if path.suffix == ".json":
+        found = np.array(read_json(path, constants=True))
+    elif path.suffix == ".npy":
+        found = read_npy(path)
+    elif path.suffix == ".csv":
+        found = np.loadtxt(read_bytes(path).decode("utf-8-sig").splitlines(), delimiter=",", ndmin=2)
+    else:
+        return None
+    if found.dtype.kind not in "iuf" and found.tolist() not in ([], None):
+        empty = found.dtype.kind == "O" and all(v is None or isinstance(v, int | float) for v in found.reshape(-1))
+        if not empty:
+            raise ValueError(f"it holds {found.dtype} values, expected numbers")
+    return found.astype(np.float64)
 
 
 def goal_at(episode: Any, step: int) -> Any:
@@ -186,31 +197,14 @@ def units(world: str | None, model: Any) -> Any:
 # ---- what is left: runs on a simulator, and plans for systems without one ----
 
 
-@contextmanager
-def written_together(folder: Path) -> Iterator[Path]:
-    """A folder to write files to; they get to `folder` when all are complete, and none does where one fails."""
-    temporary = folder / f".{os.getpid()}.tmp"
-    made = not folder.exists()
-    try:
-        temporary.mkdir(parents=True)
-        yield temporary
-        for file in sorted(temporary.iterdir()):
-            os.replace(file, folder / file.name)
-    except OSError as error:
-        raise InputError(f"cannot write {folder}: {error.strerror or error}; give another place with --out") from None
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-        if made and folder.is_dir() and not any(folder.iterdir()):
-            folder.rmdir()
-
-
 def write_run(folder: Path, env: Any, run: Any, answer: dict[str, Any], details: Any) -> None:
     """The episode, its figures, its animation, a chart and what a report needs."""
     from gce.trajectory import Writer
     from gce.views.plots import control_chart, write_animation
     from gce.views.report.details import write_details
 
-    with written_together(folder) as place:
+    with written_together(folder, OTHER) as place:
+        answer = _timed_apart(answer, place)
         with Writer(place / "episode.h5", {**env.describe(), "control": answer}) as writer:
             group = writer.add_group(env.graph, dataclasses.asdict(env.parameters))
             writer.add_episode(group, run.observations, run.actions)
@@ -227,21 +221,31 @@ def write_plan(folder: Path, plan: Any, labels: Labels, answer: dict[str, Any], 
     """Actions and expected observations as tables in the names of the system, figures, and what a report needs."""
     from gce.views.report.details import write_details
 
-    with written_together(folder) as place:
+    with written_together(folder, OTHER) as place:
         _write_table(place / "plan.csv", labels.nodes, labels.actions, plan.actions)
         _write_table(place / "predicted.csv", labels.nodes, labels.observations, plan.observations)
-        (place / FIGURES).write_text(json.dumps(answer, indent=2) + "\n")
+        (place / FIGURES).write_text(json.dumps(_timed_apart(answer, place), indent=2) + "\n")
         write_details(details, place)
     _say(folder, "plan.csv, predicted.csv, control.json")
+
+
+def _timed_apart(answer: dict[str, Any], place: Path) -> dict[str, Any]:
+    """An answer without what differs between equal runs, which gets a file of its own; JSON has no infinity."""
+    timings = {name: value for name, value in answer.items() if name.endswith("seconds")}
+    (place / TIMINGS).write_text(json.dumps(timings) + "\n")
+    found: dict[str, Any] = finite({name: value for name, value in answer.items() if name not in timings})
+    return found
 
 
 def _write_table(file: Path, nodes: Sequence[str], columns: Sequence[str], values: Any) -> None:
     """A row a step and node."""
     with open(file, "w", newline="", encoding="utf-8") as opened:
         table = csv.writer(opened, lineterminator="\n")
-        table.writerow(["step", "node", *columns])
+        table.writerow(["step", "node", *map(guarded, columns)])
         for step, rows in enumerate(values):
-            table.writerows([step, node, *(f"{v:.9g}" for v in row)] for node, row in zip(nodes, rows, strict=True))
+            table.writerows(
+                [step, guarded(node), *(f"{v:.9g}" for v in row)] for node, row in zip(nodes, rows, strict=True)
+            )
 
 
 def _say(folder: Path, files: str) -> None:

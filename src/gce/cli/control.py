@@ -11,9 +11,10 @@ from typing import Any, Literal
 
 import tyro
 
-from gce.cli.beside import table, warn
+from gce.cli.beside import table
 from gce.cli.common import (
     Labels,
+    Reads,
     check_numbers,
     episode_of,
     find_model,
@@ -29,14 +30,14 @@ from gce.cli.common import (
 from gce.cli.own_plan import Own, own_of_folder, plan_own, read_goal
 from gce.errors import InputError
 from gce.model.methods import Method, check_same
-from gce.progress import counted, progress
+from gce.progress import TOLD, counted, progress
 
 FAR = 0.1
 """A predicted distance from the goal that a person should hear of, in standard deviations of each coordinate."""
 
 
 @dataclass
-class Control:
+class Control(Reads):
     """Adapt to a system, plan, act on its simulator, and say how close it came.
 
     With a world's name a system that no model has seen is drawn and recorded; with a data set file the system is that
@@ -91,6 +92,8 @@ class Control:
     weights: Literal["along", "frozen"] | None = None
     """Gibbs weights along the plan: recomputed until it settles, or frozen at the current state; by default frozen
     where plans are made in features, as in the paper, and along elsewhere."""
+    time_limit: float | None = None
+    """Seconds that a plan may take; it then ends with the best actions found so far."""
     model: Path | None = None
     """The folder of a model, which says its method; by default the one that comes with the package for the world."""
     method: Method | None = None
@@ -129,7 +132,6 @@ class Control:
                 "`gce adapt` wrote; name one of these"
             )
         _advise(answer)
-        warn(*answer.get("warnings", ()))
         if self.json:
             print(told(answer))
         else:
@@ -248,7 +250,12 @@ class Control:
             observer = partial(Filter.opened, system, controls=problem.controls, noise=noise, scale=scale)
         with progress("controlling", M, "steps") as done:
             controller = Controller(
-                system, problem, self.weights, tolerance=protocol.tolerance, tell=lambda turn, share: done(0)
+                system,
+                problem,
+                self.weights,
+                tolerance=protocol.tolerance,
+                tell=lambda turn, share: done(0),
+                time_limit=self.time_limit,
             )
             run = control(env, controller, protocol.feedback, done, observer)
         answer = {
@@ -260,6 +267,7 @@ class Control:
             "adapt": len(adapted),
             "seed": self.seed,
             "version": __version__,
+            "warnings": list(TOLD),
         }
         if self.out is not None:
             write_run(self.out, env, run, answer, details_of_run(env, run, system, adapted, self.settings()))

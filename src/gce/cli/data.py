@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import tyro
 
-from gce.cli.common import episode_of
+from gce.cli.common import Reads, episode_of
 from gce.errors import InputError
 from gce.progress import counted, progress
 
@@ -208,7 +208,7 @@ class Import:
 
 
 @dataclass
-class Replay:
+class Replay(Reads):
     """Simulate every episode's actions again and tell how far the positions differ from the recorded ones."""
 
     file: tyro.conf.Positional[Path]
@@ -297,7 +297,7 @@ class Check:
 
 
 @dataclass
-class Show:
+class Show(Reads):
     """Draw an episode: an animation (.mp4, .gif) or a strip of pictures (.png)."""
 
     file: tyro.conf.Positional[Path]

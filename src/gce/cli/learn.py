@@ -13,10 +13,10 @@ from typing import Any, Literal
 import tyro
 
 from gce.cli.beside import said, warn
-from gce.cli.common import check_numbers, episode_of, find_model, known_names, others_of_group, told, units
+from gce.cli.common import Reads, check_numbers, episode_of, find_model, known_names, others_of_group, told, units
 from gce.errors import InputError
 from gce.model.methods import Method
-from gce.progress import progress
+from gce.progress import TOLD, progress
 
 Form = Literal["hom_mean", "hom", "dense", "tensor"]
 Potential = Literal["gaussian", "laplace", "vmf", "mlp", "constant", "identity"]
@@ -25,7 +25,7 @@ PUBLISHED = ("actions", "estimator", "hom", "updates", "shared_map")
 
 
 @dataclass
-class Train:
+class Train(Reads):
     """Train a model; a training that was stopped goes on when the same command is given again."""
 
     resumes = True
@@ -188,7 +188,6 @@ class Train:
             )
             beside = validation_beside(trained.model, split_for_training(data, self.validation, self.seed)[0])
         about |= {
-            "seconds": round(trained.seconds, 1),
             "validation_nrmse": trained.validation_nrmse,
             "weights": trained.weights,
             "references": beside,
@@ -238,7 +237,7 @@ class Train:
 
 
 @dataclass
-class Adapt:
+class Adapt(Reads):
     """Adapt a model to one system of a data set, and keep the result."""
 
     file: tyro.conf.Positional[Path]
@@ -277,7 +276,7 @@ class Adapt:
 
 
 @dataclass
-class Predict:
+class Predict(Reads):
     """Predict an episode from its first observation and its actions, after adapting to others of its system."""
 
     file: tyro.conf.Positional[Path]
@@ -335,13 +334,12 @@ class Predict:
         errors = np.mean([result.nrmse for result in results], axis=0)
         by_step = _by_step(errors)
         beside = errors_beside(model, episode, results[0].adapting, unit, results[0].predicted[0])
-        warned = warning_of(float(errors.mean()), {k: None if e is None else e.mean() for k, e in beside.items()})
+        warn(warning_of(float(errors.mean()), {k: None if e is None else e.mean() for k, e in beside.items()}))
         if len(others) < self.adapt:
             print(f"adapted to {len(others)} episodes, all there are (asked for {self.adapt})", file=sys.stderr)
         answer = {
             "nrmse": by_step,
             "references": {name: None if e is None else _by_step(e) for name, e in beside.items()},
-            "warnings": [] if warned is None else [warned],
             "coverage_90": sum(result.coverage for result in results) / len(results),
             "weights": mean_of(
                 [weights_told(r.system, episode, r.adapting, unit, r.predicted[0], reproject) for r in results]
@@ -351,6 +349,7 @@ class Predict:
             "noise": self.noise,
             "seed": self.seed,
             "version": __version__,
+            "warnings": list(TOLD),
         }
         if self.plot is not None:
             from gce.views.plots import prediction_chart
@@ -359,12 +358,6 @@ class Predict:
                 results[0], episode.observations, self.plot, names.get("nodes"), names.get("observation_names")
             )
             print(f"{self.plot}: truth and prediction of some nodes, with 90% intervals", file=sys.stderr)
-        if not np.isfinite(errors).all():
-            first = int(np.flatnonzero(~np.isfinite(errors))[0]) + 1
-            print(
-                f"the prediction is not finite from step {first} on; train the model longer, or adapt to more episodes",
-                file=sys.stderr,
-            )
         if self.json:
             print(told(answer))
         else:
@@ -372,7 +365,6 @@ class Predict:
                 when = "mean" if step == "mean" else f"at step {step}"
                 told_beside = said({k: None if e is None else _by_step(e)[step] for k, e in beside.items()})
                 print(f"NRMSE {when}: {'the episode is shorter' if error is None else f'{error:.4g} ({told_beside})'}")
-        warn(warned)
 
 
 def _by_step(errors: Any) -> dict[str, float | None]:

@@ -5,18 +5,18 @@ The parts of their problems are what people write in files: goals, starts, input
 
 from __future__ import annotations
 
-import json
-import tomllib
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gce.cli.beside import plan_warnings, prediction_beside
-from gce.cli.common import Labels, episode_of, finite, goal_at, known_names, write_plan
+from gce.cli.beside import plan_warnings, prediction_beside, warn
+from gce.cli.common import Labels, episode_of, goal_at, known_names, table_of, write_plan
 from gce.errors import InputError
+from gce.files import border, finite, read_toml
 from gce.names import some
-from gce.progress import planning
+from gce.progress import TOLD, planning
 
 if TYPE_CHECKING:
     from gce.cli.control import Control
@@ -79,9 +79,9 @@ def own_of_folder(folder: Path, start: Path | None, episode: int) -> Own:
         high = np.array([[np.inf if v is None else v for v in row] for row in about["high"]], np.float64)
         labels, steps = Labels.of(about["names"], system), int(about["steps"])
         fits = low.shape == high.shape == shape
-    except (AttributeError, KeyError, TypeError, ValueError):
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError):
         fits = False
-    if not fits:
+    if not fits or steps < 1 or not (low <= high).all():
         raise InputError(
             f"{folder}/{SYSTEM_FILE} does not say between which bounds its nodes act; `gce adapt` it again"
         )
@@ -129,7 +129,8 @@ def plan_own(own: Own, asked: Control) -> dict[str, Any]:
         )
     problem = in_space_of(model, problem, **asked.costs())
     with planning(f"planning {M} steps") as tell:
-        plan = Controller(own.system, problem, weights=asked.weights, tell=tell).plan(start, opening=True)
+        planner = Controller(own.system, problem, weights=asked.weights, tell=tell, time_limit=asked.time_limit)
+        plan = planner.plan(start, opening=True)
     told = ... if goal.tracked is None else goal.tracked
     away = (plan.observations[-1] - problem.goals[-1])[told]
     size = float(np.linalg.norm(problem.goals[-1]))  # free coordinates are 0 there
@@ -137,12 +138,12 @@ def plan_own(own: Own, asked: Control) -> dict[str, Any]:
     still = (start - problem.goals[-1])[told]
     distance, nothing = (float(np.sqrt(np.square(gap / unit).mean())) for gap in (away, still))
     prediction = prediction_beside(own, M)
+    warn(*plan_warnings(nothing, distance, prediction))
     answer = {
         "predicted_control_error": float(np.linalg.norm(away)) / size if size else None,
         "predicted_distance": distance,
         "start_distance": nothing,
         "prediction": prediction,
-        "warnings": plan_warnings(nothing, distance, prediction),
         "predicted_cost": plan.cost,
         "status": plan.status,
         "plan_seconds": [plan.seconds],
@@ -151,6 +152,7 @@ def plan_own(own: Own, asked: Control) -> dict[str, Any]:
         "horizon": M,
         "seed": asked.seed,
         "version": __version__,
+        "warnings": list(TOLD),
     }
     if asked.out is not None:
         about = {
@@ -279,12 +281,7 @@ def read_limits(path: Path) -> tuple[list[str] | None, dict[str, tuple[float, fl
     """(names of the actuated nodes, bounds by action, "" for all) of a TOML file such as a folder's system.toml."""
     from gce.trajectory.importing.tables import READERS
 
-    try:
-        told = tomllib.loads(path.read_text())
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror or error}; name a TOML file") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} is not a TOML file: {error}; it holds lines such as action_bounds = [0, 1]") from None
+    told = read_toml(path)
     found: dict[str, Any] = {}
     for name, value in told.items():
         if name not in READERS:
@@ -327,21 +324,12 @@ def _read_values(path: Path, nodes: Sequence[str], columns: Sequence[str], what:
     """([nodes, columns] or [steps, nodes, columns], whether the file names them); NaN where it says nothing."""
     import numpy as np
 
-    try:
-        if path.suffix == ".json":
-            values = np.array(json.loads(path.read_text()), dtype=np.float64)
-        elif path.suffix == ".npy":
-            values = np.load(path, allow_pickle=False).astype(np.float64)
-        elif path.suffix == ".csv":
-            if _has_header(path):
-                return _read_named(path, nodes, columns), True
-            values = np.loadtxt(path, delimiter=",", ndmin=2, comments="#")
-        else:
+    with border(path, "a table of numbers", "write one row a node"):
+        if path.suffix == ".csv" and _has_header(path):
+            return _read_named(path, nodes, columns), True
+        values = table_of(path)
+        if values is None:
             raise InputError(f"{path} is not a {what} file; give .json, .npy or .csv with one row a node")
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror or error}; name a file with one row a node") from None
-    except (ValueError, TypeError) as error:
-        raise InputError(f"{path} is not a table of numbers: {error}; write one row a node") from None
     shape = (len(nodes), len(columns))
     if values.ndim not in (2, 3) or values.shape[-2:] != shape:
         raise InputError(
@@ -377,14 +365,14 @@ def _read_named(path: Path, nodes: Sequence[str], columns: Sequence[str]) -> Any
     for row, step, node in zip(table.rows, steps, table.text[NODE], strict=True):
         if node not in nodes:
             raise InputError(f"{path}, row {row}, column node: there is no node {node!r}; the nodes are {some(nodes)}")
-        if not step.isdecimal():
+        if not re.fullmatch("[0-9]{1,15}", step):
             raise InputError(
                 f"{path}, row {row}, column step: {step!r} is not a whole number; count steps 0, 1, 2, ..."
             )
     numbers = sorted({int(step) for step in steps})
     if not numbers:
         raise InputError(f"{path} has no row below its header; give one a node")
-    if numbers != list(range(numbers[0], numbers[0] + len(numbers))):
+    if numbers[-1] - numbers[0] != len(numbers) - 1:
         raise InputError(f"{path}: its steps run from {numbers[0]} to {numbers[-1]} with gaps; give every step")
     values = np.full((len(numbers), len(nodes), len(columns)), np.nan)
     given: dict[tuple[int, str], int] = {}

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Float
 
-from gce.control.tracking import Status, Tracking, columns, projected_gradient, rows
+from gce.control.tracking import Status, Tracking, columns, late, projected_gradient, rows
 
 Array = np.ndarray
 
@@ -146,6 +146,8 @@ def _rated(problem: Tracking, u: Array, tolerance: float, size: float) -> tuple[
         u, status = _bounded(f, u, tolerance * size)
         if not np.isfinite(u).all():
             return u, Status.NUMERICAL_TROUBLE
+        if status is Status.TIME_LIMIT:
+            return u, status
         missed = changes(u) - np.clip(changes(u), low, high)
         now = float(np.abs(missed).max())
         if status.ok and now <= tolerance * float(limits.rate.max()):
@@ -169,6 +171,8 @@ def _bounded(f: Piecewise, u: Float[Array, "M n"], target: float) -> tuple[Float
         size = float(np.linalg.norm(left))
         if size <= target:
             return here.u, Status.SOLVED
+        if late():
+            return here.u, Status.TIME_LIMIT
         if not np.isfinite(size) or f.products >= PRODUCTS:
             break
         free = left != 0
@@ -201,7 +205,7 @@ def _face(
     p, rr = r, float((r * r).sum())
     step = Point(np.zeros_like(r), np.zeros_like(here.y), None if here.z is None else np.zeros_like(here.z))
     bent = np.zeros_like(r)
-    while f.products < PRODUCTS:
+    while f.products < PRODUCTS and not late():
         Hp, direction = f.hessian(here, p)
         curved = float((p * Hp).sum())
         if not curved > 0:

@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from gce.errors import InputError
+from gce.errors import InputError, real, table, whole
 
 Array = np.ndarray
+LARGEST_COST = 1e30
 Cost = float | Array
 """A number, one a coordinate [d], one a node and coordinate [nodes, d], or a matrix [nodes d, nodes d]."""
 
@@ -56,12 +57,20 @@ class Problem:
     on: str = "observations"
 
     def __post_init__(self) -> None:
-        for name in ("goal", "low", "high", "rate", "soft_low", "soft_high", "exogenous"):
-            if getattr(self, name) is not None:
-                object.__setattr__(self, name, np.asarray(getattr(self, name), dtype=np.float64))
-        if self.horizon < 1:
-            raise InputError(f"the horizon is {self.horizon} steps; plan at least one")
+        for name in ("low", "high", "rate", "soft_low", "soft_high", "exogenous"):
+            if getattr(self, name) is not None or name in ("low", "high"):
+                object.__setattr__(self, name, table(name, getattr(self, name), finite=name == "exogenous"))
+        object.__setattr__(self, "horizon", whole("the horizon", self.horizon, 1))
+        real("soft_cost", self.soft_cost, 0)
+        if self.tracked is not None:
+            object.__setattr__(self, "tracked", table("tracked", self.tracked).astype(bool))
         self._check_goal()
+        for name, shape in (("unit", self.goal.shape[-2:]), ("action_unit", self.low.shape)):
+            unit = table(name, getattr(self, name))
+            if not (unit > 0).all() or not _fits(unit, shape):
+                raise InputError(
+                    f"{name} is {unit.tolist()}; give a number above 0, one a coordinate, or shape {shape}"
+                )
         self._check_limits()
         for name in ("state_cost", "terminal_cost", "action_cost", "change_cost"):
             _check_cost(name, getattr(self, name))
@@ -69,6 +78,8 @@ class Problem:
             raise InputError(f"costs are on 'observations' or on 'features', not on {self.on!r}")
 
     def _check_goal(self) -> None:
+        if not isinstance(self.goal, np.ndarray) or self.goal.dtype.kind != "f":
+            object.__setattr__(self, "goal", table("the goal", self.goal))
         if self.goal.ndim not in (2, 3) or (self.goal.ndim == 3 and len(self.goal) != self.horizon):
             raise InputError(
                 f"the goal has shape {self.goal.shape}; give one observation [nodes, coordinates], or one for each of "
@@ -91,6 +102,8 @@ class Problem:
                 raise InputError(
                     f"{name} of node {np.argwhere(np.isnan(value))[0][0]} is not a number; infinity is for no bound"
                 )
+        if np.isposinf(self.low).any() or np.isneginf(self.high).any():
+            raise InputError("a lowest action is infinite, or a highest minus infinite; exchange them")
         if (self.low > self.high).any():
             node = np.argwhere(self.low > self.high)[0][0]
             raise InputError(
@@ -145,10 +158,17 @@ def weights_of(cost: Cost, shape: tuple[int, ...], scale: Any = 1.0) -> Array:
         ) from None
 
 
+def _fits(values: Array, shape: tuple[int, ...]) -> bool:
+    try:
+        return np.broadcast_shapes(values.shape, shape) == shape
+    except ValueError:
+        return False
+
+
 def _check_cost(name: str, cost: Cost) -> None:
-    cost = np.asarray(cost, dtype=np.float64)
-    if not np.isfinite(cost).all():
-        raise InputError(f"{name} holds numbers that are not finite; replace them")
+    cost = table(name, cost)
+    if np.abs(cost).max(initial=0.0) > LARGEST_COST:
+        raise InputError(f"{name} is {np.abs(cost).max():g}, more than {LARGEST_COST:g}; give it in other units")
     square = cost.ndim == 2 and cost.shape[0] == cost.shape[1]
     if (cost < 0).any() and not square:
         raise InputError(f"{name} is negative ({cost.min():g}); costs are zero or positive")

@@ -17,6 +17,7 @@ What to reach, along dynamics that need not be linear: the flat, normalised form
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
@@ -34,6 +35,7 @@ from gce.control.tracking import (
     Status,
     Tracking,
     dense,
+    late,
     projected_gradient,
     rows,
 )
@@ -196,7 +198,12 @@ def settle(
         return Settled(u, x, cost, Status.NOT_FINITE, 0, np.inf)
     still, way = np.zeros_like(u), 0.0
     damping, least, size, gradient, status, slow = 0.0, 0.0, 0.0, np.inf, Status.ITERATION_LIMIT, 0
+    longest, begun = 0.0, time.monotonic()
     for k in range(iterations):
+        begun, last = time.monotonic(), begun
+        longest = max(longest, begun - last)
+        if late(longest):  # a turn like those before would end too late
+            return Settled(u, x, cost, Status.TIME_LIMIT, k, gradient)
         problem = task.along(dynamics, x0, x, u)
         if k == 0:
             size = float(np.linalg.norm(problem.gradient(still)))

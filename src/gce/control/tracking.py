@@ -12,6 +12,9 @@ How a plan ended: one enumeration for all solvers. A failure is a value with adv
 
 from __future__ import annotations
 
+import math
+import time
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Protocol, runtime_checkable
@@ -20,6 +23,15 @@ import numpy as np
 from jaxtyping import Float, Int
 
 Array = np.ndarray
+
+
+DEADLINE: ContextVar[float] = ContextVar("deadline", default=math.inf)
+"""Of `time.monotonic`: when a plan has to end."""
+
+
+def late(by: float = 0.0) -> bool:
+    """Whether the deadline has passed, or will have in so many seconds."""
+    return time.monotonic() + by > DEADLINE.get()
 
 
 @runtime_checkable

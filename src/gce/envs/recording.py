@@ -12,14 +12,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import multiprocessing
 import os
 import shutil
-import signal
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import ExitStack, contextmanager, suppress
+from concurrent.futures import as_completed
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,7 +24,10 @@ from typing import Any
 import numpy as np
 
 from gce.envs import GraphEnv, world_named
-from gce.errors import InputError, said_of
+from gce.errors import InputError, real, said_of, whole
+from gce.files import locked, read_npz, writable, write_text
+from gce.names import some
+from gce.progress import workers as pool
 from gce.trajectory import Dataset, Episode, Limits, Writer
 
 Progress = Callable[[int], None]
@@ -58,12 +58,12 @@ class Recording:
     def __post_init__(self) -> None:
         world_named(self.world)
         for name in ("episodes", "group_size", "steps"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} is {getattr(self, name)}, expected at least 1")
+            whole(name, getattr(self, name), 1)
+        for name in ("observation_noise", "process_noise"):
+            real(name, getattr(self, name), 0)
         if not 1 <= self.objects[0] <= self.objects[1]:
             raise InputError(f"objects is {self.objects[0]}-{self.objects[1]}, expected a range such as 5-9, from 1 up")
-        if self.seed < 0:
-            raise InputError(f"seed is {self.seed}, expected 0 or more")
+        whole("seed", self.seed)
 
     @property
     def num_groups(self) -> int:
@@ -146,6 +146,15 @@ def record(
             f"shard {shard.index}/{shard.count} is empty: only {recording.num_groups} groups to share; use fewer shards"
         )
     metadata = recording.metadata() | ({} if shard.count == 1 else {"shard": [shard.index, shard.count]})
+    if not out.parent.is_dir():
+        raise InputError(f"cannot write beside {out}: {out.parent} is not a folder; make it, or give another place")
+    with writable(out), locked(out):
+        _record(recording, out, metadata, groups, workers, progress)
+
+
+def _record(
+    recording: Recording, out: Path, metadata: dict[str, Any], groups: range, workers: int, progress: Progress
+) -> None:
     if out.exists():
         _refuse_to_overwrite(out, metadata)
         progress(sum(recording.episodes_of(g) for g in groups))
@@ -157,8 +166,12 @@ def record(
         if path.exists():
             progress(sum(recording.episodes_of(g) for g in part))
     waiting = [(part, path) for part, path in parts if not path.exists()]
-    for part in _run(recording, metadata, waiting, min(workers, max(1, len(waiting)))):
-        progress(sum(recording.episodes_of(g) for g in part))
+    try:
+        for part in _run(recording, metadata, waiting, min(workers, max(1, len(waiting)))):
+            progress(sum(recording.episodes_of(g) for g in part))
+    except BaseException:
+        _sweep(folder)
+        raise
 
     concatenate([path for _, path in parts], out, metadata)
     shutil.rmtree(folder)
@@ -177,10 +190,11 @@ def merge(files: Sequence[Path | str], out: Path | str, progress: Progress = lam
         for path, other in zip(paths, metadata, strict=True):
             if {**other, "shard": None} != {**merged, "shard": None}:
                 raise InputError(f"{path} is a shard of another recording than {paths[0]}; merge shards of one only")
-        expected = {(index, shards[0][1]) for index in range(shards[0][1])}
-        if set(shards) != expected or len(shards) != len(expected):
-            missing = sorted(f"{i}/{n}" for i, n in expected - set(shards))
-            raise InputError(f"the shards {', '.join(missing) or 'given twice'} stand in the way; give each one once")
+        count = shards[0][1]
+        expected = {(index, count) for index in range(min(count, len(shards) + 9))}
+        if set(shards) != expected or len(shards) != count:
+            missing = some(sorted(f"{i}/{n}" for i, n in expected - set(shards)))
+            raise InputError(f"the shards {missing or 'given twice'} stand in the way; give each one once")
         paths = [path for _, path in sorted(zip(shards, paths, strict=True))]
         del merged["shard"]
     else:
@@ -266,7 +280,7 @@ def import_recordings(
     metadata = {**env.describe(), "seed": None, "imported": [Path(file).name for file in files]}
     with Writer(out, metadata, np.float64) as writer:
         for file in files:
-            arrays = _load(Path(file))
+            arrays = read_npz(Path(file))
             names = [field.name for field in dataclasses.fields(env.Parameters)]
             missing = [name for name in ("observations", "actions", *names) if name not in arrays]
             if missing:
@@ -295,17 +309,6 @@ def import_recordings(
     return count
 
 
-def _load(path: Path) -> dict[str, np.ndarray]:
-    if not path.is_file():
-        raise InputError(f"{path} is not a file; name npz files")
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            return {name: archive[name] for name in archive.files}
-    except (ValueError, OSError, EOFError, AttributeError) as error:
-        cause = str(error).splitlines()[0]
-        raise InputError(f"{path} is not an npz file of plain arrays: {cause}; write it with numpy.savez") from None
-
-
 # ---- parts ----
 
 
@@ -319,16 +322,21 @@ def _parts_folder(out: Path, metadata: dict[str, Any]) -> Path:
             raise InputError(
                 f"{folder} holds unfinished work of another recording; finish that one or remove the folder"
             )
-        for stray in folder.glob(".*.tmp"):
-            stray.unlink()
+        _sweep(folder)
         return folder
     try:
         folder.mkdir()
-        note.write_text(text)
+        write_text(note, text)
     except OSError as error:
         shutil.rmtree(folder, ignore_errors=True)
         raise InputError(f"cannot write beside {out}: {os.strerror(error.errno or 0)}; give another place") from None
     return folder
+
+
+def _sweep(folder: Path) -> None:
+    """Remove what workers that were killed left."""
+    for stray in folder.glob(".*"):
+        stray.unlink(missing_ok=True)
 
 
 def _parts(recording: Recording, groups: range, folder: Path) -> Iterator[tuple[range, Path]]:
@@ -346,35 +354,16 @@ def _run(
             _record_part(recording, metadata, part, path)
             yield part
         return
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, mp_context=context) as pool:
-        with _interrupts_ignored():
-            futures = {pool.submit(_record_part, recording, metadata, part, path): part for part, path in parts}
-        try:
-            for future in as_completed(futures):
-                future.result()
-                yield futures[future]
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
+    with pool(workers) as submit:
+        futures = {submit(_record_part, recording, metadata, part, path): part for part, path in parts}
+        for future in as_completed(futures):
+            future.result()
+            yield futures[future]
 
 
 def _record_part(recording: Recording, metadata: dict[str, Any], groups: range, path: Path) -> None:
     with Writer(path, metadata) as writer:
         record_groups(recording, groups, writer)
-
-
-@contextmanager
-def _interrupts_ignored() -> Iterator[None]:
-    """Processes started meanwhile ignore Ctrl-C from their first moment; the parent lets them finish their part."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def _refuse_to_overwrite(out: Path, metadata: dict[str, Any]) -> None:

@@ -19,6 +19,7 @@ from scipy import sparse
 from scipy.sparse.csgraph import connected_components
 
 from gce.errors import InputError
+from gce.files import check_cap
 
 if TYPE_CHECKING:
     import networkx
@@ -59,6 +60,7 @@ class Graph:
         for name, types in (("edge_type", self.edge_type), ("node_type", self.node_type)):
             if types.size and types.min() < 0:
                 raise InputError(f"{name} has the value {types.min()}; types are numbered from 0")
+            check_cap(int(types.max(initial=0)), 10_000, f"the largest {name}")
         for name, values in (("node_attributes", self.node_attributes), ("edge_attributes", self.edge_attributes)):
             if not np.isfinite(values).all():
                 row, column = np.argwhere(~np.isfinite(values))[0]

@@ -7,6 +7,8 @@ before give flat settings; `configured` reads both.
 from __future__ import annotations
 
 import dataclasses
+import types
+import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -66,7 +68,35 @@ def configured(settings: Mapping[str, Any]) -> ModelConfig:
     """A configuration from nested settings, or from flat ones as commands, presets and older files give them."""
     settings = _tuples(dict(settings))
     kind, own = kind_and_settings(settings)
-    return ModelConfig(**{name: settings[name] for name in settings if name in SHARED}, features=kind.Config(**own))
+    found = ModelConfig(**{name: settings[name] for name in settings if name in SHARED}, features=kind.Config(**own))
+    check_types(found)
+    check_types(found.features)
+    coordinates = [c for group in (*found.kinematics, *found.points) for c in group]
+    if not all(0 <= c < found.num_observations for c in coordinates):
+        raise InputError(f"kinematics or points name coordinate {max(coordinates)} of {found.num_observations}")
+    return found
+
+
+def check_types(config: Any) -> None:
+    """That every field of a configuration is of its type, no size is negative, and no number infinite."""
+    hints = typing.get_type_hints(type(config))
+    for field_ in dataclasses.fields(config):
+        value, hint = getattr(config, field_.name), hints[field_.name]
+        if not _fits(value, hint) or (type(value) in (int, float) and value < 0):
+            told = getattr(hint, "__name__", hint)
+            raise InputError(f"the setting {field_.name} of a model is {str(value)[:40]!r}, expected {told}")
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    parts = typing.get_args(hint)
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        return any(_fits(value, part) for part in parts)
+    if typing.get_origin(hint) is tuple:
+        each = parts[:1] * len(value) if parts[-1] is Ellipsis and isinstance(value, tuple) else parts
+        return isinstance(value, tuple) and len(value) == len(each) and all(map(_fits, value, each))
+    if hint in (int, float):
+        return type(value) in (int, hint) and abs(value) < float("inf")
+    return not isinstance(hint, type) or isinstance(value, hint)
 
 
 def check_asked(settings: Mapping[str, Any]) -> None:

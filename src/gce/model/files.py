@@ -7,25 +7,27 @@ both flat; it is read as well.
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load, save
 from torch import Tensor
 
 import gce
-from gce.errors import InputError
+from gce.errors import InputError, warn
+from gce.files import ARRAY_BYTES, border, check_cap, is_checked, read_bytes, read_json, sha256, written_together
 from gce.model.config import configured
 from gce.model.methods import METHODS, folder_name
 from gce.model.model import Model
 
 MODEL, VERSIONS = "gce-model", (2, 1)
 """The format, and its versions that can be read; the first is written."""
+DIGEST = "sha256"
+MODEST, LARGEST = 1000, 1e12
+"""Whole numbers in a configuration: at most so large, or as many as the largest tensor has entries; any other."""
 FORMERLY = {
     "encoder.": "features.encoder.",
     "implicit.": "features.channels.",
@@ -37,42 +39,67 @@ FORMERLY = {
 """How names of tensors in version 1 begin, and as what they are read."""
 
 
-def save_model(model: Model, folder: Path | str, about: dict[str, Any] | None = None) -> None:
-    """Write model.safetensors and model.json. about: where the model comes from, JSON values."""
+def save_model(model: Model, folder: Path | str, about: dict[str, Any] | None = None) -> str:
+    """Write model.safetensors and model.json; returns their digest. about: where the model comes from, JSON values."""
     text = {"format": MODEL, "format_version": VERSIONS[0], "version": gce.__version__, "method": model.method}
     text |= {"about": about or {}, "config": model.config.described()}
-    write_pair(Path(folder), "model", dict(model.state_dict()), text)
+    return write_pair(Path(folder), "model", dict(model.state_dict()), text)
 
 
 def load_model(folder: Path | str) -> Model:
     tensors, text = read_pair(Path(folder), "model", MODEL, VERSIONS)
     if text["format_version"] == 1:
         tensors = {_present_name(name): value for name, value in tensors.items()}
-    try:
-        model = Model(configured(text["config"]))
-    except InputError as error:
-        raise InputError(f"{folder}/model.json cannot be used: {error}") from None
-    except (AttributeError, KeyError, IndexError, TypeError, ValueError, RuntimeError) as error:
-        raise InputError(f"{folder}/model.json does not describe a model: {error}; restore or train it again") from None
-    expected = model.state_dict()
-    for name in model.features.added:
-        tensors.setdefault(f"features.{name}", expected[f"features.{name}"])
-    wrong = sorted(expected.keys() ^ tensors.keys()) or [
-        name for name, value in expected.items() if value.shape != tensors[name].shape
-    ]
-    if wrong:
-        raise InputError(f"{folder}/model.safetensors does not fit model.json (look at {wrong[0]}); restore both files")
-    model.load_state_dict(tensors)
-    model.method = text.get("method", model.method)  # older files do not say it: the kind of features does
-    if model.method not in METHODS:
-        raise InputError(f"{folder}/model.json is of the method {model.method!r}, not one of {', '.join(METHODS)}")
-    return model.eval()
+    with border(f"{folder}/model.json", "the description of a model", "restore or train it again"):
+        check_sizes(text["config"], tensors)
+        config = configured(text["config"])
+        with torch.device("meta"):  # shapes alone: nothing is allocated for what does not fit
+            model = Model(config)
+        expected = model.state_dict()
+        absent = {f"features.{name}" for name in model.features.added} - tensors.keys()
+        wrong = sorted(expected.keys() ^ tensors.keys() ^ absent) or [
+            name for name, value in tensors.items() if value.shape != expected[name].shape
+        ]
+        if wrong:
+            raise InputError(
+                f"{folder}/model.safetensors does not fit model.json (look at {wrong[0]}); restore both files"
+            )
+        model = Model(config)
+        model.load_state_dict(tensors, strict=not absent)
+        model.method = text.get("method", model.method)  # older files do not say it: the kind of features does
+        if model.method not in METHODS:
+            raise InputError(f"it is of the method {model.method!r}, not one of {', '.join(METHODS)}")
+        return model.eval()
+
+
+def check_sizes(config: Any, tensors: Mapping[str, Tensor]) -> None:
+    """Refuse a configuration with a number that is far beyond what its tensors hold."""
+    most = max([MODEST, *(value.numel() for value in tensors.values())])
+    for name, value in walked(config):
+        if isinstance(value, int | float) and not abs(value) < LARGEST:
+            raise InputError(f"{name} is {value}")
+        if isinstance(value, int):
+            check_cap(abs(value), most, name)
+
+
+def walked(value: Any, name: str = "config") -> Iterator[tuple[str, Any]]:
+    """Every entry of JSON values."""
+    parts = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    yield name, value
+    for key, part in parts:
+        yield from walked(part, str(key) if isinstance(value, dict) else name)
 
 
 def about_model(folder: Path | str) -> dict[str, Any]:
     """Where a saved model comes from."""
     about: dict[str, Any] = read_pair(Path(folder), "model", MODEL, VERSIONS)[1].get("about", {})
     return about
+
+
+def digest_of(folder: Path) -> str | None:
+    """The digest of a saved model's tensors, as it was written; none of one written before there were any."""
+    digest: str | None = (read_json(folder / "model.json").get(DIGEST) or {}).get("tensors")
+    return digest
 
 
 def shipped(world: str, method: str | None = None) -> Path:
@@ -94,43 +121,55 @@ def shipped(world: str, method: str | None = None) -> Path:
 # ---- inside ----
 
 
-def write_pair(folder: Path, name: str, tensors: dict[str, Tensor], text: dict[str, Any]) -> None:
-    """name.safetensors and name.json, both under temporary names first: a stop in between leaves the old ones."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        temporary = [folder / f".{name}.{os.getpid()}.{kind}" for kind in ("safetensors", "json")]
-        contiguous = {key: value.detach().contiguous() for key, value in tensors.items()}
-        save_file(contiguous, temporary[0])
-        temporary[1].write_text(json.dumps(text, indent=2) + "\n")
-        temporary[0].chmod(temporary[1].stat().st_mode)  # safetensors writes for its owner only
-        for path, kind in zip(temporary, ("safetensors", "json"), strict=True):
-            os.replace(path, folder / f"{name}.{kind}")
-    except (OSError, SafetensorError) as error:
-        raise InputError(
-            f"cannot write {folder}: {getattr(error, 'strerror', None) or error}; give another folder"
-        ) from None
+def write_pair(folder: Path, name: str, tensors: dict[str, Tensor], text: dict[str, Any]) -> str:
+    """name.safetensors and name.json, whole or not at all; returns the digest of the tensors' file.
+
+    name.json has SHA-256 digests of both, so that halves that do not belong together are told.
+    """
+    content = save({key: value.detach().cpu().contiguous() for key, value in tensors.items()})
+    digest = sha256(content)
+    text = json.loads(json.dumps({**text, DIGEST: {"tensors": digest}}))
+    text[DIGEST]["text"] = sha256({**text, DIGEST: digest})
+    with written_together(folder) as place:
+        (place / f"{name}.safetensors").write_bytes(content)
+        (place / f"{name}.json").write_text(json.dumps(text, indent=2) + "\n")
+    return digest
 
 
 def read_pair(folder: Path, name: str, kind: str, versions: Sequence[int]) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    for ending in ("json", "safetensors"):
-        if not (folder / f"{name}.{ending}").is_file():
-            raise InputError(f"{folder} has no {name}.{ending}; it is not the folder of a saved {name}")
-    try:
-        text = json.loads((folder / f"{name}.json").read_text())
-    except ValueError as error:
-        raise InputError(f"{folder}/{name}.json is not JSON: {error}; restore the file") from None
+    """(tensors, text) of a pair whose digests fit; of a pair written before there were digests, with a warning."""
+    files = [folder / f"{name}.{ending}" for ending in ("json", "safetensors")]
+    for file in files:
+        if not file.is_file():
+            raise InputError(f"{folder} has no {file.name}; it is not the folder of a saved {name}")
+    text = read_json(files[0])
     if not isinstance(text, dict) or text.get("format") != kind or text.get("format_version") not in versions:
-        raise InputError(f"{folder}/{name}.json is not a {kind} of version {versions[0]}; make it again with this gce")
-    try:
-        tensors = load_file(folder / f"{name}.safetensors")
-    except (SafetensorError, ValueError) as error:
-        raise InputError(f"{folder}/{name}.safetensors is truncated or damaged: {error}; restore the file") from None
-    for key, value in tensors.items():
-        if value.is_floating_point() and not bool(torch.isfinite(value).all()):
-            raise InputError(
-                f"{folder}/{name}.safetensors holds numbers in {key} that are not finite; restore the file"
-            )
+        raise InputError(f"{files[0]} is not a {kind} of version {versions[0]}; make it again with this gce")
+    with border(files[1], "a file of tensors (it is truncated or damaged)", "restore the file"):
+        content = read_bytes(files[1], ARRAY_BYTES)
+        if is_checked():
+            _verify(text, files, content)
+        tensors = load(content)
+        for key, value in tensors.items():
+            if value.is_floating_point() and not bool(torch.isfinite(value).all()):
+                raise InputError(f"{files[1]} holds numbers in {key} that are not finite; restore the file")
     return tensors, text
+
+
+def _verify(text: dict[str, Any], files: Sequence[Path], content: bytes) -> None:
+    """That neither half was changed after both were written."""
+    known = text.get(DIGEST)
+    if known is None:
+        warn(f"{files[0]} has no digest; whether it or its tensors were changed cannot be seen")
+        return
+    found = {"tensors": sha256(content)}
+    found["text"] = sha256({**text, DIGEST: found["tensors"]})
+    for part, file in (("tensors", files[1]), ("text", files[0])):
+        if not isinstance(known, dict) or known.get(part) != found[part]:
+            raise InputError(
+                f"{file} is not what was written with {files[part == 'text'].name}: its SHA-256 differs; "
+                "restore both files, or add --unchecked where you know why"
+            )
 
 
 def _present_name(name: str) -> str:

@@ -9,6 +9,7 @@ What controllers share stands here too: the dynamics that suit a system, plans, 
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -22,13 +23,14 @@ from torch import Tensor
 from gce.control.problem import Cost, Problem, weights_of
 from gce.control.settle import Dynamics, Settled, Task, Tell, settle
 from gce.control.solver import Solver, Suitable, chosen_solver
-from gce.control.tracking import Limits, Status
+from gce.control.tracking import DEADLINE, Limits, Status
 from gce.dynamics.anchored import AnchoredDynamics
 from gce.dynamics.embedded import EmbeddedDynamics
 from gce.dynamics.features import FeatureDynamics
 from gce.dynamics.state import StateDynamics, state_dynamics
-from gce.errors import InputError
+from gce.errors import InputError, real, whole
 from gce.model.model import Model, Units
+from gce.system import doubts
 from gce.system.system import System
 from gce.trajectory import Sizes
 
@@ -253,6 +255,7 @@ class Controller:
     iterations: how often a plan is solved again at most; tolerance: when it has settled; patience: after how many turns
     without much gain it is given up. tell: called at each turn of a plan, to show that it works or to stop it.
     solver: of the quadratic problem at each turn, a name in `gce.control.solver.SOLVERS` or a `Solver` of your own.
+    time_limit: seconds after which a plan ends, with the best actions found so far; None for no limit.
     """
 
     system: System
@@ -263,8 +266,14 @@ class Controller:
     patience: int = 4
     tell: Tell = lambda turn, share: None
     solver: str | Solver = "suitable"
+    time_limit: float | None = None
 
     def __post_init__(self) -> None:
+        whole("iterations", self.iterations, 1)
+        whole("patience", self.patience)
+        real("tolerance", self.tolerance, above=0)
+        if self.time_limit is not None:
+            real("time_limit", self.time_limit, above=0)
         p, c, n = self.problem, self.system.model.config, self.system.graph.num_nodes
         if not self.system.operator.form.controllable:
             raise InputError(
@@ -293,7 +302,7 @@ class Controller:
         before: (observation, action) one step earlier; needed where the model's state holds them, and for limits on
         the rate. start: the plan made before, of the steps that remain: to begin from, and to keep to (`change_cost`).
         """
-        clock = time.process_time()
+        clock, until = time.process_time(), time.monotonic() + (self.time_limit or math.inf)
         p, model = self.problem, self.system.model
         exogenous = exogenous_after(p, step, model.exogenous_std)
         usual = "frozen" if model.features.planned_in_features else "along"
@@ -304,12 +313,21 @@ class Controller:
         dynamics: Dynamics = known.frozen_at(x0) if frozen else known
         turns = Turns(self.iterations, self.tolerance, self.patience, self.tell)
         solver = chosen_solver(self.solver)
-        settled, actions, cost = settled_plan(model, dynamics, known, x0, p, step, before, start, turns, solver)
+        token = DEADLINE.set(until)
+        try:
+            settled, actions, cost = settled_plan(model, dynamics, known, x0, p, step, before, start, turns, solver)
+        finally:
+            DEADLINE.reset(token)
         states = torch.cat([state[None], known.lifted(settled.x)])
         expected = model.denormalise(states[..., : model.config.num_observations].double()).numpy()
         expected[0] = observation
+        status = settled.status if np.isfinite(expected).all() else Status.NOT_FINITE
+        if opening:
+            doubts.of_start(self.system, expected[0])
+            doubts.of_prediction(self.system, expected, actions)
+            doubts.of_plan(self.system, expected, p.goals[-1], p.tracked)
         return Plan(
-            actions, expected, lambda: self._features(states), cost, settled.status, settled.iterations,
+            actions, expected, lambda: self._features(states), cost, status, settled.iterations,
             settled.gradient, time.process_time() - clock,
         )  # fmt: skip
 

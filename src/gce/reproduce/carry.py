@@ -19,6 +19,7 @@ import numpy as np
 
 from gce.envs import world_named
 from gce.errors import InputError
+from gce.files import read_json
 from gce.reproduce.experiment import PRESETS, Cell, Context, Experiment, compute, write_file
 from gce.reproduce.runner import rewrite_runs
 from gce.reproduce.statistics import Record, markdown
@@ -192,7 +193,7 @@ def _note(compared: Comparison, results: Path) -> None:
     """Beside what was compared before; a group compared again replaces what was said of it."""
     file, group = results / COMPARED, ("experiment", "world", "method")
     try:
-        known: list[Comparison] = json.loads(file.read_text()) if file.is_file() else []
+        known: list[Comparison] = read_json(file, constants=True) if file.is_file() else []
         known = [one for one in known if any(one[name] != compared[name] for name in group)]
     except (KeyError, TypeError, ValueError):
         raise InputError(f"{file} does not say what was carried; remove it, and give the command again") from None

@@ -13,22 +13,20 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, wait
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from itertools import islice
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, ClassVar
 
-import torch
-
 from gce.envs import world_named
 from gce.errors import InputError
+from gce.files import border, read_json, write_text
+from gce.progress import workers
 from gce.reproduce.methods import LATENT, SLOW, Method, method
 from gce.reproduce.statistics import Record
 
@@ -94,32 +92,37 @@ class Store:
 
     def find(self, cell: Cell) -> dict[str, Any] | None:
         """What is kept of a cell; nothing where the file is not whole."""
-        try:
-            found: dict[str, Any] = json.loads(self.path(cell).read_text())
-        except (OSError, ValueError):
+        if not self.path(cell).is_file():
             return None
-        return found
+        try:
+            return whole_record(read_json(self.path(cell), constants=True), cell)
+        except InputError:
+            return None
 
     def take(self, cells: Sequence[Cell], records: Sequence[dict[str, Any]]) -> None:
         """Keep what some records say of cells that are not here."""
-        known = {record["key"]: record for record in records if "key" in record}
+        known = {record["key"]: record for record in records if isinstance(record.get("key"), str)}
         for cell in cells:
-            if cell.key in known and not self.path(cell).exists():
+            if whole_record(known.get(cell.key), cell) and not self.path(cell).exists():
                 self.keep(cell, known[cell.key])
 
     def keep(self, cell: Cell, record: dict[str, Any]) -> None:
         write_file(self.path(cell), json.dumps(record))
 
 
+def whole_record(record: Any, cell: Cell) -> dict[str, Any] | None:
+    """A record that is of a cell: its key, settings and seed, and figures or why there are none."""
+    if not isinstance(record, dict) or isinstance(record.get("figures"), dict) == isinstance(
+        record.get("failure"), str
+    ):
+        return None
+    same = {"key": cell.key, "settings": json.loads(json.dumps(cell.settings)), "seed": cell.seed}
+    return record if all(record.get(name) == value for name, value in same.items()) else None
+
+
 def write_file(path: Path, text: str, option: str = "--results") -> None:
     """At once: a stop leaves the old file or the new one. option: of the command, that names another place."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.{os.getpid()}")
-        temporary.write_text(text)
-        os.replace(temporary, path)
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror or error}; give another place with {option}") from None
+    write_text(path, text, f"give another place with {option}")
 
 
 Compute = Callable[[Cell], dict[str, Any]]
@@ -157,15 +160,13 @@ class Queue:
                 done(self._run_one(cell, run))
             return
         left = iter(cells)
-        with ProcessPoolExecutor(
-            jobs, mp_context=get_context("spawn"), initializer=torch.set_num_threads, initargs=(1,)
-        ) as pool:
-            begun = {pool.submit(self._run_one, cell, run) for cell in islice(left, jobs)}
+        with workers(jobs) as submit:
+            begun = {submit(self._run_one, cell, run) for cell in islice(left, jobs)}
             while begun:
                 ended, begun = wait(begun, return_when=FIRST_COMPLETED)
                 for future in ended:
                     done(future.result())
-                begun |= {pool.submit(self._run_one, cell, run) for cell in islice(left, len(ended))}
+                begun |= {submit(self._run_one, cell, run) for cell in islice(left, len(ended))}
 
     def _run_one(self, cell: Cell, run: Compute) -> int:
         """How many cells were computed."""
@@ -258,11 +259,11 @@ def records_in(results: Path, experiment: str) -> list[Record]:
     file = results / f"{experiment}.json"
     if not file.is_file():
         return []
-    try:
-        found: list[Record] = json.loads(file.read_text())["runs"]
-    except (ValueError, KeyError, TypeError):
-        raise InputError(f"{file} is not a result of gce reproduce; remove it and run it again") from None
-    return found
+    with border(file, "a result of gce reproduce", "remove it and run it again"):
+        found: list[Record] = read_json(file, constants=True)["runs"]
+        if not all(isinstance(record, dict) and isinstance(record.get("settings"), dict) for record in found):
+            raise ValueError("its runs are not what they should be")
+        return found
 
 
 class Experiment(ABC):

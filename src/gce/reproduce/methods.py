@@ -5,7 +5,6 @@ What they are called in tables is here too, and which are slow.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -20,6 +19,7 @@ from gce.baselines import adapt as adapt_baseline
 from gce.baselines.folder import kind_of
 from gce.control.problem import Problem
 from gce.envs import world_named
+from gce.files import read_json
 from gce.model.files import load_model, shipped
 from gce.planning.controller import Controller, Planner
 from gce.reproduce.recipes import OURS
@@ -110,7 +110,7 @@ class Method:
     @property
     def minutes(self) -> float | None:
         """CPU time that the model was given in training, or took; None where a method is not trained."""
-        about = json.loads(self.files[1].read_text())["about"]
+        about = read_json(self.files[1])["about"]
         if "cpu_minutes_asked" in about:
             return float(about["cpu_minutes_asked"]) if about["iterations"] else None
         return round(about["seconds"] / 60, 1) if "seconds" in about else None

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from gce.errors import InputError
+from gce.files import read_json
 from gce.reproduce.claims import claims, lead_table
 from gce.reproduce.control_tables import Bandwidth, Dimension, FittingNumber, GridNoise, Main
 from gce.reproduce.experiment import PAPER, PRESETS, Cell, Context, Experiment, Preset, Queue, Shard, Store, write_file
@@ -149,7 +150,7 @@ def write_runs(experiment: Experiment, records: Sequence[Record], preset: str, c
 def rewrite_runs(experiment: Experiment, records: Sequence[Record], context: Context) -> None:
     """What NAME.json says beside the runs stays."""
     file = context.results / f"{experiment.name}.json"
-    _write_runs(file, {k: v for k, v in json.loads(file.read_text()).items() if k != "runs"}, records)
+    _write_runs(file, {k: v for k, v in read_json(file, constants=True).items() if k != "runs"}, records)
 
 
 def _write_runs(file: Path, about: dict[str, Any], records: Sequence[Record]) -> None:
@@ -172,7 +173,7 @@ def report(context: Context) -> list[str]:
 
 
 def render(experiment: Experiment, records: Sequence[Record], context: Context) -> None:
-    text = json.loads((context.results / f"{experiment.name}.json").read_text())
+    text = read_json(context.results / f"{experiment.name}.json", constants=True)
     table = experiment.report(records, context.results)
     failures = [r for r in records if "failure" in r]
     lines = [
@@ -249,7 +250,7 @@ def _training(context: Context) -> str:
     """Of every model beside the tables: how long it was trained."""
     rows = []
     for file in sorted(context.models.glob("*/*/*.json")):
-        about = json.loads(file.read_text()).get("about", {})
+        about = read_json(file).get("about", {})
         asked, spent = about.get("cpu_minutes_asked"), about.get("cpu_seconds")
         error = about.get("validation_nrmse")
         rows.append(

@@ -13,6 +13,8 @@ import numpy as np
 from matplotlib.figure import Figure
 from scipy import stats
 
+from gce.files import guarded
+
 Record = dict[str, Any]
 """Of one cell: settings, seed, key, figures or failure, cpu_seconds."""
 Series = Mapping[str, Sequence[tuple[float, float, float]]]
@@ -130,7 +132,7 @@ def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
     text = StringIO()
     writer = csv.DictWriter(text, names, restval="", lineterminator="\n")
     writer.writeheader()
-    writer.writerows(rows)
+    writer.writerows({k: guarded(v) if isinstance(v, str) else v for k, v in row.items()} for row in rows)
     return text.getvalue()
 
 

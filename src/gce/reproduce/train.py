@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from gce.errors import InputError
+from gce.files import read_json, write_text
 from gce.progress import counted, progress, run_module
 from gce.reproduce.recipes import OURS, RECIPES, Recipe, recipe_named
 
@@ -101,7 +102,7 @@ class _Clock:
 
     def __init__(self, file: Path, before: float) -> None:
         self._file = file
-        self._before: float = json.loads(file.read_text())["seconds"] if file.exists() else before
+        self._before: float = read_json(file)["seconds"] if file.exists() else before
         self._start = time.process_time()
 
     @property
@@ -109,7 +110,7 @@ class _Clock:
         return self._before + time.process_time() - self._start
 
     def keep(self) -> None:
-        self._file.write_text(json.dumps({"seconds": self.seconds}))
+        write_text(self._file, json.dumps({"seconds": self.seconds}))
 
 
 def _measure(recipe: Recipe, data: Any, seconds: float) -> dict[str, Any]:
@@ -221,11 +222,8 @@ def _recorded(world: str, folder: Path) -> Path:
 
 def _kept(file: Path, make: Any) -> dict[str, Any]:
     if not file.exists():
-        text = json.dumps(make(), indent=2) + "\n"
-        temporary = file.with_name(f".{file.name}.tmp")
-        temporary.write_text(text)
-        os.replace(temporary, file)
-    found: dict[str, Any] = json.loads(file.read_text())
+        write_text(file, json.dumps(make(), indent=2) + "\n")
+    found: dict[str, Any] = read_json(file)
     return found
 
 

@@ -4,7 +4,6 @@ method in the same way, what CKO's plans aim at, the potential and the running w
 
 from __future__ import annotations
 
-import json
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,6 +13,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from gce.envs import world_named
+from gce.files import read_json
 from gce.reproduce.experiment import Cell, Context, Preset, records_in
 from gce.reproduce.methods import method, title
 from gce.reproduce.recipes import LONG, LONGER
@@ -63,7 +63,7 @@ def chosen_potential(records: Sequence[Record], world: str) -> str:
 def chosen_for_grid(models: Path) -> str:
     """Ours, the package's model or the table's, that predicts validation grids better, as noted when it was trained."""
     found = [one for one in (method(models, "grid", name) for name in ("ours_shipped", METHODS[0])) if one.exists]
-    errors = {one.name: json.loads(one.files[1].read_text())["about"]["validation_nrmse"] for one in found}
+    errors = {one.name: read_json(one.files[1])["about"]["validation_nrmse"] for one in found}
     return min(errors, key=lambda name: errors[name])
 
 

@@ -20,6 +20,7 @@ from safetensors import SafetensorError, deserialize
 from gce.baselines.folder import BASELINES, baseline_named
 from gce.envs import WORLDS, Protocol, world_named
 from gce.errors import InputError
+from gce.files import border, read_json
 from gce.model.config import ModelConfig, configured
 from gce.reproduce.recipes import OURS
 
@@ -69,13 +70,11 @@ def tensor_digest(file: Path) -> str:
 @cache
 def config_in(file: Path) -> dict[str, Any]:
     """What the description of a model or a baseline says of its configuration."""
-    try:
-        text = json.loads(file.read_text())
+    with border(file, "the description of a model", "restore or train it again"):
+        text = read_json(file)
         if "baseline" in text:
             return without_defaults(text["config"], baseline_named(text["baseline"]).config_class)
         return canonical_config(text["config"])
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise InputError(f"{file} does not describe a model: {error}; restore or train it again") from None
 
 
 def canonical_config(text: Mapping[str, Any]) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from jaxtyping import Float
 from scipy.linalg import solveh_banded
 from torch import Tensor, nn
 
-from gce.errors import InputError
+from gce.errors import InputError, table
 from gce.graphs.graph import Graph
 from gce.graphs.topology import Topology
 from gce.model.model import Model
@@ -305,7 +305,7 @@ def model_inputs(
 ) -> Float[Tensor, "steps nodes a"]:
     """Normalised actions, then normalised exogenous inputs."""
     c = model.config
-    expected = (graph.num_nodes, c.num_actions)
+    expected, actions = (graph.num_nodes, c.num_actions), table("the actions", actions)
     if actions.ndim != 3 or actions.shape[1:] != expected:
         raise InputError(f"the actions have shape {actions.shape}, expected (steps, {expected[0]}, {expected[1]})")
     if len(actions) == 0:
@@ -313,6 +313,7 @@ def model_inputs(
     inputs = model.tensor(actions) / model.action_std
     if c.num_exogenous == 0:
         return inputs
+    exogenous = None if exogenous is None else table("the exogenous inputs", exogenous)
     if exogenous is None or exogenous.shape != (len(actions), graph.num_nodes, c.num_exogenous):
         raise InputError(f"the model needs {c.num_exogenous} exogenous inputs a node at every step; give them")
     known = model.tensor(exogenous) / model.exogenous_std

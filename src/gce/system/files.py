@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 import gce
-from gce.errors import InputError
+from gce.errors import InputError, warn
+from gce.files import border, is_checked
 from gce.graphs.graph import Graph
-from gce.model.files import load_model, read_pair, save_model, write_pair
+from gce.model.files import LARGEST, digest_of, load_model, read_pair, save_model, write_pair
+from gce.system.doubts import Range
 from gce.system.evidence import Starts
 from gce.system.system import System, class_of
 from gce.system.uncertainty import Spread
@@ -30,6 +34,8 @@ def save_system(system: System, folder: Path | str, about: dict[str, Any] | None
         "starts_squares": torch.as_tensor(starts.squares),
         "starts_smoothed": torch.as_tensor(starts.smoothed),
     }
+    if system.reach is not None:
+        tensors["reach"] = torch.as_tensor(np.stack([system.reach.low, system.reach.high]))
     for name in GRAPH:
         value = getattr(system.graph, name)
         if value is not None:
@@ -41,25 +47,42 @@ def save_system(system: System, folder: Path | str, about: dict[str, Any] | None
         "episodes": starts.count,
         "noise": starts.noise,
         **told,
+        "warnings": list(system.warnings),
         "about": about or {},
     }
-    save_model(system.model, folder)
+    text["model"] = save_model(system.model, folder)
     write_pair(Path(folder), "system", tensors, text)
 
 
 def load_system(folder: Path | str) -> System:
     model = load_model(folder)
     tensors, text = read_pair(Path(folder), "system", SYSTEM, VERSIONS)
-    try:
+    if is_checked() and text.get("model") not in (None, digest_of(Path(folder))):
+        raise InputError(f"{folder}/system.json was written with another model than model.json; restore all files")
+    with border(f"{folder}/system.safetensors", "a system of its model", "it does not hold a system; adapt again"):
+        check_rows(text)
         arrays: dict[str, Any] = {
             name: tensors[f"graph_{name}"].numpy() for name in GRAPH if f"graph_{name}" in tensors
         }
         total, squares, smoothed = (tensors[f"starts_{name}"].numpy() for name in ("total", "squares", "smoothed"))
         starts = Starts(int(text["episodes"]), total, squares, smoothed, float(text["noise"]))
         spread = Spread(tensors["spread_squares"].numpy(), tensors["spread_counts"].numpy())
-        return class_of(model).restored(model, Graph(**arrays), tensors, text, starts, spread)
-    except (KeyError, IndexError, TypeError, ValueError, RuntimeError) as error:
-        raise InputError(f"{folder}/system.safetensors does not hold a system: {error}; adapt again") from None
+        system = class_of(model).restored(model, Graph(**arrays), tensors, text, starts, spread)
+        reach = Range(*tensors["reach"].double().numpy()) if "reach" in tensors else None
+        if reach is not None and len(reach.low) != model.config.num_observations + model.config.num_inputs:
+            raise ValueError(f"the range adapted to is of {len(reach.low)} coordinates")
+        system = replace(system, reach=reach, warnings=tuple(map(str, text.get("warnings", []))))
+    for sentence in system.warnings:
+        warn(sentence)
+    return system
+
+
+def check_rows(text: dict[str, Any]) -> None:
+    """The numbers beside the tensors."""
+    for name, low in (("rows", 1), ("episodes", 1), ("noise", 0), ("noise_correlation", -1), ("ridge", 0)):
+        value, optional = text.get(name), name in ("noise_correlation", "ridge")
+        if not (value is None and optional) and not (isinstance(value, int | float) and low <= value < LARGEST):
+            raise InputError(f"system.json does not hold a system: {name} is {value!r}; adapt again")
 
 
 def about_system(folder: Path | str) -> dict[str, Any]:

@@ -79,7 +79,7 @@ class GeneralSystem(System):
         W = sums.dense(M, strengths.dense)
         inverted = sums.HH + (0 if math.isinf(strengths.shift) else strengths.shift) * features.gram.double()
         operator = Operator(model.form, M, sums.residual(M, W), inverted[None], 0.0, sums.rows)
-        return cls(model, graph, told, operator, spread, None, (), strengths, W)
+        return cls(model, graph, told, operator, spread, strengths=strengths, dense=W)
 
     def update(self, episode: Episode) -> GeneralSystem:
         """Adapted to one more episode, with the strengths and the latent numbers found before."""

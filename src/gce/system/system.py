@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -14,7 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from gce.errors import InputError
+from gce.errors import InputError, real, table, warn
 from gce.graphs.graph import Graph
 from gce.graphs.topology import Topology
 from gce.metrics import nrmse
@@ -22,6 +21,7 @@ from gce.model.model import Model
 from gce.model.step import Stepper, path_of
 from gce.operators import Operator
 from gce.operators.hierarchy import Strengths
+from gce.system import doubts
 from gce.system.evidence import (
     Evidence,
     Seen,
@@ -60,7 +60,8 @@ class System:
     """A model with the operator of one system.
 
     evidence: what the episodes adapted to tell, from which the operator follows; spread: how far predictions were off
-        on episodes they did not know. seen: what each episode told, in order; not kept in files.
+        on episodes they did not know. seen: what each episode told, in order; not kept in files. reach: the range that
+        they span; warnings: what speaks against trusting the fit.
     """
 
     model: Model
@@ -70,6 +71,8 @@ class System:
     spread: Spread
     ridge: float | None = None
     seen: tuple[Seen, ...] = ()
+    reach: doubts.Range | None = None
+    warnings: tuple[str, ...] = ()
 
     @classmethod
     def adapted(
@@ -97,6 +100,9 @@ class System:
         seen = path.states[..., : self.model.config.num_observations]
         predicted = self.model.denormalise(seen).detach().cpu().double().numpy()
         predicted[0] = observation
+        if opening:
+            doubts.of_start(self, predicted[0])
+        doubts.of_prediction(self, predicted, actions)
         return predicted
 
     def rollout(
@@ -132,7 +138,7 @@ class System:
 
         They speak of what happens, not of what a noisy sensor reads.
         """
-        if not 0 < level < 1:
+        if not 0 < real("level", level) < 1:
             raise InputError(f"level is {level}, expected a share between 0 and 1 such as 0.9")
         if len(self.spread.counts) == 0:
             raise InputError("this system was adapted without measuring how far it is off; adapt with measure=True")
@@ -201,7 +207,8 @@ class System:
         (seen,) = see(self.model, [episode], self.graph, self.evidence.colour)
         spread = self.spread + errors(self.model, self.graph, [seen], [self.evidence], self.ridge)
         later = fitted(self.model, self.graph, self.evidence + seen.evidence, spread, self.ridge)
-        return replace(later, seen=(*self.seen, seen))
+        reach = doubts.Range.of([seen]) if self.reach is None else self.reach | doubts.Range.of([seen])
+        return replace(later, seen=(*self.seen, seen), reach=reach)
 
     def kept(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """(tensors, JSON values) that the system follows from, beside its model, graph, starts and spread."""
@@ -251,14 +258,10 @@ class System:
         self, observation: np.ndarray, opening: bool, before: tuple[np.ndarray, np.ndarray] | None = None
     ) -> Float[Tensor, "nodes c"]:
         """The model's state at an observation; `before` is (observation, action) one step earlier, where needed."""
-        model = self.model
+        model, observation = self.model, table("the observation", observation)
         expected = (self.graph.num_nodes, model.config.num_observations)
         if observation.shape != expected:
             raise InputError(f"the observation has shape {observation.shape}, this system's have {expected}")
-        if not np.isfinite(observation).all():
-            raise InputError(
-                "the observation holds numbers that are not finite; give one for every node and coordinate"
-            )
         start = normalised(model, observation)
         if opening:
             return opening_states(model, [start], [self.evidence.starts])[0]
@@ -267,6 +270,9 @@ class System:
         nothing = now.new_zeros(0, len(start), model.config.num_actions)
         earlier = None
         if before is not None:
+            before = table("the observation before", before[0]), table("the action before", before[1])
+            if (before[0].shape, before[1].shape) != (expected, (expected[0], model.config.num_actions)):
+                raise InputError(f"the observation and the action before have shapes {[b.shape for b in before]}")
             earlier = (model.tensor(normalised(model, before[0])), model.tensor(before[1]) / model.action_std)
         return model.at_rest_where_held(model.states(now[None], nothing, earlier)[0], self.topology)
 
@@ -325,7 +331,11 @@ def adapt(
     episodes = list(episodes)
     if not episodes:
         raise InputError("there is no episode to adapt to; give at least one")
-    return class_of(model).adapted(model, episodes, ridge, measure, strengths)
+    ridge = None if ridge is None else real("ridge", ridge, 0)
+    system = class_of(model).adapted(model, episodes, ridge, measure, strengths)
+    for sentence in system.warnings:
+        warn(sentence)
+    return system
 
 
 def class_of(model: Model) -> type[System]:
@@ -350,7 +360,10 @@ def _adapted(model: Model, episodes: list[Episode], ridge: float | None, measure
                 break
             known, colour = colour.correlation, colour_of(model, seen, system.operator, graph)
     spread = left_out(model, graph, seen, ridge) if measure else nothing
-    return replace(system, spread=spread, seen=tuple(seen))
+    system = replace(system, spread=spread, seen=tuple(seen), reach=doubts.Range.of(seen))
+    if measure:
+        system = replace(system, warnings=doubts.of_fit(system))
+    return system
 
 
 def fitted(model: Model, graph: Graph, evidence: Evidence, spread: Spread, ridge: float | None) -> System:
@@ -362,10 +375,9 @@ def fitted(model: Model, graph: Graph, evidence: Evidence, spread: Spread, ridge
     if evidence.sums.pairs is not None:
         regressors += evidence.sums.pairs.Y[..., 0].numel()
     if rows < regressors:
-        warnings.warn(
+        warn(
             f"{rows} samples for {regressors} regressors: the ridge decides what the data leave open; "
-            "adapt to more episodes if you can",
-            stacklevel=3,
+            "adapt to more episodes if you can"
         )
     return System(model, graph, evidence, operator, spread, ridge)
 

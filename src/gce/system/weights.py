@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from jaxtyping import Float
 
+from gce.errors import undoubted
 from gce.graphs.topology import Topology
 from gce.metrics import nrmse
 from gce.model.model import Model, nodes_first
@@ -76,9 +77,9 @@ def weights_told(
     first = truth[0] if start is None else start
     found = spread_of(weights_along(system, truth, episode.actions), system.topology)
     for name, potential in REPLACED.items():
-        other = adapt(with_potential(system.model, potential()), adapting, system.ridge, measure=False)
-        predicted = other.predict(first, episode.actions, exogenous=episode.exogenous, reproject=reproject)
-        with np.errstate(over="ignore", invalid="ignore"):
+        with undoubted(), np.errstate(over="ignore", invalid="ignore"):
+            other = adapt(with_potential(system.model, potential()), adapting, system.ridge, measure=False)
+            predicted = other.predict(first, episode.actions, exogenous=episode.exogenous, reproject=reproject)
             found[name] = float(nrmse(predicted[1:], truth[1:], unit).mean())
     return found
 

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gce.errors import InputError
+from gce.errors import InputError, undoubted
 from gce.graphs.topology import Topology
 from gce.metrics import nrmse
 from gce.model.model import Model, Units
@@ -70,7 +70,7 @@ def train(
     preset: str = "tuned",
     tell: Callable[[Progress], None] | None = None,
     start: Callable[[int], None] = lambda iteration: None,
-    best: Callable[[Model, float], None] = lambda model, error: None,
+    best: Callable[[Model, float], object] = lambda model, error: None,
     model: dict[str, Any] | None = None,
     training: dict[str, Any] | None = None,
 ) -> Trained:
@@ -172,8 +172,9 @@ def prediction_error(adapt: Callable[[Sequence[Episode]], Predictor], units: Uni
     """Mean NRMSE of predicting the first episode of each system after adapting to the others."""
     unit, errors = units.observation_std.double().numpy(), []
     for first, *others in systems:
-        predicted = adapt(others).predict(first.observations[0].astype(float), first.actions, exogenous=first.exogenous)
-        with np.errstate(over="ignore", invalid="ignore"):
+        start = first.observations[0].astype(float)
+        with undoubted(), np.errstate(over="ignore", invalid="ignore"):
+            predicted = adapt(others).predict(start, first.actions, exogenous=first.exogenous)
             error = nrmse(predicted[1:], first.observations[1:].astype(float), unit)
         errors.append(np.nan_to_num(error, nan=100.0).clip(max=100.0).mean())
     return float(np.mean(errors))

@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import os
 import signal
 import tempfile
 import threading
@@ -23,13 +22,26 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save_file
+from safetensors import safe_open
+from safetensors.torch import load, save
 from torch import Tensor, nn
 
-from gce.errors import InputError
+from gce.errors import InputError, real, warn, whole
+from gce.files import (
+    ARRAY_BYTES,
+    border,
+    is_checked,
+    locked,
+    parsed_json,
+    read_bytes,
+    read_json,
+    sha256,
+    writable,
+    write_text,
+    written,
+)
 
-CHECKPOINT = "checkpoint.safetensors"
+CHECKPOINT, TIMINGS = "checkpoint.safetensors", "timings.json"
 WARM_UP = 100
 LOG_EVERY = 10
 
@@ -56,6 +68,18 @@ class LoopConfig:
     patience: int = 0
     minutes: float = math.inf
     parts: tuple[float, ...] = (0.05, 0.3, 0.6, 0.8)
+
+    def __post_init__(self) -> None:
+        for name, low in (
+            ("iterations", 1),
+            ("seed", 0),
+            ("validate_every", 1),
+            ("checkpoint_every", 1),
+            ("patience", 0),
+        ):
+            whole(name, getattr(self, name), low)
+        for name in ("learning_rate", "clip"):
+            real(name, getattr(self, name), above=0)
 
 
 def learning_rate(config: LoopConfig, iteration: int, share: float | None = None) -> float:
@@ -112,7 +136,8 @@ class Training:
         data: str,
     ) -> None:
         self.model, self.loss, self.error, self.config, self.folder = model, loss, error, config, folder
-        same = {"training": dataclasses.asdict(config), "config": settings, "data": data}
+        limits = {"minutes": config.minutes if math.isfinite(config.minutes) else None}
+        same = {"training": {**dataclasses.asdict(config), **limits}, "config": settings, "data": data}
         self._same: dict[str, Any] = json.loads(json.dumps(same))
         self.optimiser = torch.optim.Adam(model.parameters(), lr=config.learning_rate)
         self.iteration, self.best, self.stale, self.seconds, self.spent = 0, math.inf, 0, 0.0, 0.0
@@ -188,7 +213,7 @@ class Training:
     def _log(self, loss: float, validation: float | None) -> None:
         known = loss if math.isfinite(loss) else None  # JSON has no word for what is not finite
         line = {"iteration": self.iteration, "loss": known, "validation": validation, "seconds": self.seconds}
-        with (self.folder / "log.jsonl").open("a") as log:
+        with writable(self.folder / "log.jsonl", "give another folder"), (self.folder / "log.jsonl").open("a") as log:
             log.write(json.dumps(line) + "\n")
 
     # ---- going on ----
@@ -199,29 +224,33 @@ class Training:
         for index, state in self.optimiser.state_dict()["state"].items():
             tensors |= {f"adam.{index}.{k}": torch.as_tensor(v) for k, v in state.items()}
         best = None if math.isinf(self.best) else self.best
-        now = {
-            "iteration": self.iteration,
-            "best": best,
-            "stale": self.stale,
-            "seconds": self.seconds,
-            "spent": self.spent,
-        }
-        temporary = self.folder / f".{CHECKPOINT}.tmp"
-        whole = {k: v.detach().clone().contiguous() for k, v in tensors.items()}
-        save_file(whole, temporary, {"note": json.dumps({**now, **self._same})})
-        os.replace(temporary, self.folder / CHECKPOINT)
+        now = {"iteration": self.iteration, "best": best, "stale": self.stale, **self._same}
+        if self.share is not None:
+            now["spent"] = self.spent
+        whole = {k: v.detach().cpu().clone().contiguous() for k, v in tensors.items()}
+        note = {**now, "sha256": sha256({**now, "tensors": sha256(save(whole))})}
+        with written(self.folder / CHECKPOINT, "give another folder") as place:
+            place.write_bytes(save(whole, {"note": json.dumps(note)}))
+        write_text(self.folder / TIMINGS, json.dumps({"seconds": round(self.seconds, 3)}) + "\n")
 
     def resume(self) -> bool:
         """Go on from the folder's checkpoint, if it has one of the same training on the same data."""
         file = self.folder / CHECKPOINT
         if not file.is_file():
             return False
-        try:
+        with border(f"the checkpoint in {self.folder}", "whole (it is damaged)", "choose another folder"):
+            content = read_bytes(file, ARRAY_BYTES)
             with safe_open(file, "pt") as opened:
-                note = json.loads(opened.metadata()["note"])
-            tensors = load_file(file)
-        except (OSError, KeyError, TypeError, ValueError, SafetensorError) as error:
-            raise InputError(f"the checkpoint in {self.folder} is damaged: {error}; choose another folder") from None
+                note = parsed_json(opened.metadata()["note"])
+            tensors, known = load(content), note.pop("sha256", None)
+            if is_checked() and known is None:
+                warn(f"the checkpoint in {self.folder} has no digest; whether it was changed cannot be seen")
+            elif is_checked() and known != sha256({**note, "tensors": sha256(save(tensors))}):
+                raise ValueError("its SHA-256 differs")
+            self._resume(note, tensors)
+        return True
+
+    def _resume(self, note: dict[str, Any], tensors: dict[str, Tensor]) -> None:
         if any(note.get(name) != self._same[name] for name in ("training", "config")):
             raise InputError(f"{self.folder} holds another training; finish that one or choose another folder")
         if note["data"] != self._same["data"]:
@@ -240,9 +269,15 @@ class Training:
             state["state"].setdefault(int(index), {})[name] = value
         self.optimiser.load_state_dict(state)
         self.best_state, self.best = parts["best"], math.inf if note["best"] is None else note["best"]
-        self.iteration, self.stale, self.seconds = note["iteration"], note["stale"], note["seconds"]
-        self.spent = note.get("spent", 0.0)
-        return True
+        self.iteration, self.stale = int(note["iteration"]), int(note["stale"])
+        self.seconds = float(note["seconds"]) if "seconds" in note else _seconds(self.folder)
+        self.spent = float(note.get("spent", 0.0))
+
+
+def _seconds(folder: Path) -> float:
+    """What a training took so far; a file of its own, so that equal trainings write equal checkpoints."""
+    file = folder / TIMINGS
+    return float(read_json(file)["seconds"]) if file.is_file() else 0.0
 
 
 @contextmanager
@@ -275,8 +310,7 @@ def place_for(folder: Path | str | None) -> Iterator[Path]:
     """The folder of a training, made; None for one that is gone afterwards."""
     with tempfile.TemporaryDirectory() as nowhere:
         place = Path(nowhere if folder is None else folder)
-        try:
+        with writable(place, "give another folder"):
             place.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise InputError(f"cannot write {folder}: {error.strerror}; give another folder") from None
-        yield place
+            with locked(place / "training"):
+                yield place

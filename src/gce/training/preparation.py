@@ -10,13 +10,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gce.errors import InputError
+from gce.errors import InputError, warn
 from gce.features import KINDS
 from gce.features.general import General
 from gce.features.published import PRESETS, Published, left_text
 from gce.model.config import FLAT, SHARED, ModelConfig, check_asked, configured, kind_asked_for
 from gce.model.methods import check_method
 from gce.model.model import Model, Units
+from gce.names import some
 from gce.training.batches import SystemData
 from gce.trajectory import Dataset, Normalisation
 from gce.trajectory.structure import check_said, find_kinematics, find_structure
@@ -193,6 +194,7 @@ def prepare(config: ModelConfig, data: Dataset, seed: int = 0) -> Model:
         systems = [SystemData(model, [part[k]]) for k in range(min(len(part), 100))]
         model.features.prepare((system.states[0, ::4].transpose(0, 1), system.topology) for system in systems)
         model.held[:, : len(model.free)] = _held(model, systems)
+        _tell_still(model, data)
         if model.features.acting is not None:
             model.features.acting.copy_(_acting(model, systems))
     return model
@@ -220,6 +222,20 @@ def _acting(model: Model, systems: Sequence[SystemData]) -> Tensor:
     for system in systems:
         found.index_add_(0, system.topology.node_type, (system.inputs != 0).float().sum((0, 1)))
     return found > 0
+
+
+def _tell_still(model: Model, data: Dataset) -> None:
+    """Names the coordinates that move at no node, which models leave out; refuses data in which nothing moves."""
+    still = [k for k, held in zip(model.free, model.held[:, : len(model.free)].all(0).tolist(), strict=True) if held]
+    names = data.metadata.get("observation_names") or []
+    named = some([names[k] if k < len(names) else f"observation_{k}" for k in still])
+    if still and len(still) == len(model.free):
+        raise InputError(
+            f"nothing moves in the data: {named} never change, or by too little to count; record motion, or give tiny "
+            "numbers in other units"
+        )
+    if still:
+        warn(f"{named} never move, or by too little to count, and are left out; give tiny numbers in other units")
 
 
 def _held(model: Model, systems: Sequence[SystemData]) -> Tensor:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gce.errors import InputError, said_of
+from gce.errors import InputError, said_of, table
 from gce.graphs.graph import Graph
 from gce.trajectory.episode import Episode, Limits, check_arrays
 
@@ -105,7 +105,7 @@ def _graphs(described: list[Any], sizes: list[int], firsts: list[int], undirecte
         given = _whole("node_type", node_type, nodes, "a node", where)
         node_types.append(np.zeros(nodes, np.int64) if given is None else given)
         if edge_table is not None:
-            edge_table = np.asarray(edge_table, dtype=np.float64)
+            edge_table = table(f"{where}edge_attributes", edge_table)
             if len(edge_table) != index.shape[1]:
                 raise InputError(
                     f"{where}edge_attributes has {len(edge_table)} rows for {index.shape[1]} edges; give one an edge"
@@ -170,11 +170,8 @@ def _episodes(name: str, values: Any, axes: tuple[str, str, str], count: int | N
         raise InputError(f"{name} are of {len(values)} episodes, observations of {count}; give one array an episode")
     arrays = []
     for k, value in enumerate(values):
-        try:
-            array = np.asarray(value)
-            array = array if np.issubdtype(array.dtype, np.floating) else array.astype(np.float64)
-        except (TypeError, ValueError) as error:
-            raise InputError(f"episode {k}: {name} are not an array of numbers: {error}") from None
+        floating = isinstance(value, np.ndarray) and np.issubdtype(value.dtype, np.floating)  # NaN is told by its place
+        array = value if floating else table(f"episode {k}: {name}", value)
         if array.ndim != 3:
             raise InputError(
                 f"episode {k}: {name} have shape {array.shape}, expected [{', '.join(axes)}]; "
@@ -218,7 +215,10 @@ def _groups(groups: Sequence[Hashable] | None, count: int, one_graph: bool) -> l
 def _edge_index(index: Any, nodes: int, where: str) -> np.ndarray:
     if index is None:
         raise InputError(f"{where}edge_index is missing; np.zeros((2, 0), int) is that of nodes without neighbours")
-    edges = np.asarray(index)
+    try:
+        edges = np.asarray(index)
+    except ValueError:
+        raise InputError(f"{where}edge_index is no array; give (2, edges): senders, receivers") from None
     if edges.size == 0:
         return np.zeros((2, 0), np.int64)
     if edges.ndim != 2 or edges.shape[0] != 2:

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Hashable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 from jaxtyping import Int
 
 from gce.errors import InputError
+from gce.files import border, parsed_json
 from gce.graphs.graph import Graph
 from gce.names import some
 from gce.trajectory.episode import Episode, Limits, Normalisation
-from gce.trajectory.storage import NO_SEED, TABLES, Flattener, Writer, open_file, read_metadata
+from gce.trajectory.reading import EXPECTED, Stored, open_file, read_metadata
+from gce.trajectory.storage import NO_SEED, TABLES, Flattener, Writer
 
-Arrays = dict[str, np.ndarray | h5py.Dataset]
+Arrays = dict[str, np.ndarray | Stored]
 
 
 @dataclass(frozen=True)
@@ -51,10 +52,9 @@ class Dataset(Sequence[Episode]):
     @classmethod
     def open(cls, path: Path | str) -> Dataset:
         """A data set file, read lazily."""
-        file = open_file(path)
-        arrays: Arrays = {}
-        file.visititems(lambda name, item: arrays.update({name: item}) if isinstance(item, h5py.Dataset) else None)
-        return cls(arrays, read_metadata(file), np.arange(len(arrays["episodes/group"])))
+        arrays = open_file(path)
+        metadata = read_metadata(arrays["episodes/group"].array.file)
+        return cls(dict(arrays), metadata, np.arange(len(arrays["episodes/group"])))
 
     @classmethod
     def from_episodes(
@@ -148,8 +148,8 @@ class Dataset(Sequence[Episode]):
     def close(self) -> None:
         """Close the file behind the data set, if there is one."""
         observations = self._arrays["episodes/observations"]
-        if isinstance(observations, h5py.Dataset) and observations:
-            observations.file.close()
+        if isinstance(observations, Stored):
+            observations.close()
 
     def __enter__(self) -> Dataset:
         return self
@@ -167,25 +167,8 @@ class Dataset(Sequence[Episode]):
             return self.select(np.arange(len(self))[k])
         if not -len(self) <= k < len(self):
             raise IndexError(f"episode {k} of {len(self)}")
-        e = int(self._indices[k])
-        g = int(self._tables["episodes/group"][e])
-        graph = self._graph(g)
-        seed = int(self._tables["episodes/seed"][e])
-
-        def rows(name: str, pointer: str) -> np.ndarray:
-            start, end = self._tables[f"episodes/{pointer}"][e : e + 2]
-            values = self._arrays[f"episodes/{name}"][start:end]
-            return np.asarray(values).reshape(len(values) // graph.num_nodes, graph.num_nodes, values.shape[-1])
-
-        return Episode(
-            graph=graph,
-            observations=rows("observations", "observation_pointer"),
-            actions=rows("actions", "action_pointer"),
-            exogenous=rows("exogenous", "action_pointer") if "episodes/exogenous" in self._arrays else None,
-            parameters=json.loads(self._tables["groups/parameters"][g]),
-            seed=None if seed == NO_SEED else seed,
-            limits=self._limits(g),
-        )
+        with self._border():
+            return self._episode(int(self._indices[k]))
 
     def __iter__(self) -> Iterator[Episode]:
         return (self[k] for k in range(len(self)))
@@ -213,8 +196,9 @@ class Dataset(Sequence[Episode]):
         if episodes.size == 0:
             known = some(np.unique(self.groups).tolist(), most=10)
             raise InputError(f"the data set has no group {number}; its groups are {known}")
-        parameters = json.loads(self._tables["groups/parameters"][number])
-        return Group(int(number), self._graph(int(number)), parameters, episodes, self._limits(int(number)))
+        g = int(number)
+        with self._border():
+            return Group(g, self._graph(g), self._parameters(g), episodes, self._limits(g))
 
     def select(self, episodes: Sequence[int] | Int[np.ndarray, " chosen"]) -> Dataset:
         """Some of the episodes, in the order given, without copying anything."""
@@ -266,6 +250,31 @@ class Dataset(Sequence[Episode]):
 
     # ---- inside ----
 
+    def _border(self) -> AbstractContextManager[None]:
+        """What is wrong in a file is told as of that file."""
+        array = self._arrays["episodes/observations"]
+        return border(array.path, EXPECTED) if isinstance(array, Stored) else nullcontext()
+
+    def _episode(self, e: int) -> Episode:
+        g = int(self._tables["episodes/group"][e])
+        graph = self._graph(g)
+        seed = int(self._tables["episodes/seed"][e])
+
+        def rows(name: str, pointer: str) -> np.ndarray:
+            start, end = self._tables[f"episodes/{pointer}"][e : e + 2]
+            values = self._arrays[f"episodes/{name}"][start:end]
+            return np.asarray(values).reshape(len(values) // graph.num_nodes, graph.num_nodes, values.shape[-1])
+
+        return Episode(
+            graph=graph,
+            observations=rows("observations", "observation_pointer"),
+            actions=rows("actions", "action_pointer"),
+            exogenous=rows("exogenous", "action_pointer") if "episodes/exogenous" in self._arrays else None,
+            parameters=self._parameters(g),
+            seed=None if seed == NO_SEED else seed,
+            limits=self._limits(g),
+        )
+
     def _graph(self, g: int) -> Graph:
         if g not in self._graphs:
             nodes = slice(*self._tables["groups/node_pointer"][g : g + 2])
@@ -280,6 +289,10 @@ class Dataset(Sequence[Episode]):
                 tied=np.asarray(rows["groups/tied"][nodes]) if "groups/tied" in rows else None,
             )
         return self._graphs[g]
+
+    def _parameters(self, g: int) -> dict[str, Any]:
+        with border(f"groups/parameters of group {g}", "a JSON object"):
+            return dict(parsed_json(self._tables["groups/parameters"][g]))
 
     def _limits(self, g: int) -> Limits | None:
         if "groups/action_low" not in self._arrays:

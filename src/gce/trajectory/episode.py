@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 from numpy.typing import ArrayLike
 
-from gce.errors import InputError
+from gce.errors import InputError, table
 from gce.graphs.graph import Graph
 
 if TYPE_CHECKING:
@@ -122,8 +122,10 @@ class Episode:
 def check_arrays(graph: Graph, observations: Array, actions: Array, exogenous: Array | None, where: str = "") -> None:
     """Shapes that fit one another and the graph, and finite numbers; `where` opens the sentence otherwise."""
     for name, values in (("observations", observations), ("actions", actions), ("exogenous", exogenous)):
-        if values is None:
+        if values is None and name == "exogenous":
             continue
+        if not isinstance(values, np.ndarray):
+            raise InputError(f"{where}{name} are of type {type(values).__name__}, expected an array of numbers")
         if values.ndim != 3:
             raise InputError(f"{where}{name} have shape {values.shape}, expected (steps, nodes, coordinates)")
         if values.shape[1] != graph.num_nodes:
@@ -246,7 +248,7 @@ def control_limits(
 def _actuated(given: ArrayLike | None, num_nodes: int) -> Array:
     if given is None:
         return np.ones(num_nodes, bool)
-    values = np.asarray(given)
+    values = np.asarray(given) if np.size(given) else np.zeros(0, np.int64)
     if values.dtype == bool:
         if values.shape != (num_nodes,):
             raise InputError(f"actuated has shape {values.shape}, expected ({num_nodes},): one truth value a node")
@@ -261,7 +263,7 @@ def _actuated(given: ArrayLike | None, num_nodes: int) -> Array:
 
 
 def _bound(side: str, given: ArrayLike, num_nodes: int, num_actions: int) -> Array:
-    values = np.asarray(given, dtype=np.float64)
+    values = table(f"the {side} action", given, finite=False)
     if values.shape not in ((), (num_actions,), (num_nodes, num_actions)):
         raise InputError(
             f"the {side} action has shape {values.shape}, expected a number, ({num_actions},) for the action "

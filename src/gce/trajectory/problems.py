@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,30 +10,27 @@ import h5py
 import numpy as np
 
 from gce.errors import InputError
+from gce.files import border, parsed_json
+from gce.trajectory.reading import EXPECTED, opened, pieces, structure_problems
 from gce.trajectory.storage import (
     BOUNDS,
-    BUFFER_BYTES,
     CHECKSUM,
     OPTIONAL_ROWS,
     ROWS,
     TABLES,
     as_bytes,
-    checksum,
-    open_file,
-    structure_problems,
 )
 
 
 def check_file(path: Path | str, progress: Callable[[int], None] = lambda size: None) -> list[str]:
     """Everything that is wrong with a data set file, as sentences; none for a good one. progress: bytes just read."""
+    path = Path(path)
     try:
-        file = open_file(path)
+        with opened(path) as file, border(path, EXPECTED):
+            found = list(structure_problems(file)) or list(content_problems(file, progress))
+            return [f"{path}: {problem}" for problem in found]
     except InputError as error:
-        with contextlib.suppress(OSError), h5py.File(path, "r") as broken:
-            return [f"{path}: {problem}" for problem in structure_problems(broken)]
         return [str(error)]
-    with file:
-        return [f"{path}: {problem}" for problem in content_problems(file, progress)]
 
 
 def content_problems(file: h5py.File, progress: Callable[[int], None] = lambda size: None) -> Iterator[str]:
@@ -44,12 +39,11 @@ def content_problems(file: h5py.File, progress: Callable[[int], None] = lambda s
         if name not in file:
             continue
         array, kept = file[name], file[name].attrs.get(CHECKSUM)
-        found = 0
-        step = max(1, BUFFER_BYTES // max(1, array.dtype.itemsize * int(np.prod(array.shape[1:]))))
-        for start in range(0, len(array), step):
-            piece = array[start : start + step]
+        found, end = 0, 0
+        for piece in pieces(array):
+            start, end = end, end + len(piece)
             progress(piece.nbytes)
-            found = zlib.crc32(as_bytes(piece), found) if array.dtype != object else checksum(array[:])
+            found = zlib.crc32(as_bytes(piece), found)
             if name not in BOUNDS and np.issubdtype(piece.dtype, np.floating) and not np.isfinite(piece).all():
                 row, column = np.argwhere(~np.isfinite(piece))[0]
                 yield _nowhere(file, name, start + int(row), int(column), float(piece[row, column]))
@@ -72,9 +66,10 @@ def content_problems(file: h5py.File, progress: Callable[[int], None] = lambda s
             yield f"{BOUNDS[0]} row {row} is {low[row].tolist()}, above {BOUNDS[1]}, which is {high[row].tolist()}"
     for group, text in enumerate(file["groups/parameters"][:]):
         try:
-            json.loads(text)
+            if not isinstance(parsed_json(text), dict):
+                raise ValueError
         except ValueError:
-            yield f"groups/parameters of group {group} is not JSON"
+            yield f"groups/parameters of group {group} is not a JSON object"
 
 
 def _nowhere(file: h5py.File, name: str, row: int, column: int, value: float) -> str:

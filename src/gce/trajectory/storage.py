@@ -5,7 +5,8 @@ Episodes of any length and size lie in rows, found by pointers. Episode e's obse
 likewise with `action_pointer`. Group g (one physical system) has the graph whose nodes are the rows `node_pointer[g]`
 to `[g+1]` and whose edges are `edge_pointer[g]` to `[g+1]`; nodes are numbered from 0 within the group.
 
-A file is written to a temporary name beside its own and renamed when complete, so a reader never sees half of it.
+A file is written to a temporary name beside its own and renamed when complete, so a reader never sees half of it; what
+is read passes `gce.trajectory.reading`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ import errno
 import json
 import os
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ import h5py
 import numpy as np
 
 from gce.errors import InputError
+from gce.files import written
 from gce.graphs.graph import Graph
 from gce.trajectory.episode import Limits, check_arrays
 
@@ -61,6 +64,7 @@ NO_SEED = -1
 BUFFER_BYTES = 1 << 22
 CHECKSUM = "crc32"
 """Attribute of every array: zlib's CRC-32 of its bytes in C order, little endian (of the joined UTF-8 for text)."""
+METADATA_CHECKSUM = "metadata_crc32"
 CHUNK_BYTES = 1 << 17
 SLACK_BYTES = 1 << 20
 """Room kept for HDF5's own books beside the rows."""
@@ -163,12 +167,14 @@ class Writer(Flattener):
 
     def __init__(self, path: Path | str, metadata: dict[str, Any], dtype: Any = np.float32) -> None:
         self.path = Path(path)
-        self._temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}.tmp")
         if not self.path.parent.is_dir():
             raise InputError(f"{self.path.parent} is not a folder; make it first or give another place for the file")
+        self._place = ExitStack()
+        self._temporary = self._place.enter_context(written(self.path))
         try:
             self._file = h5py.File(self._temporary, "w")
         except OSError as error:
+            self._leave()
             raise InputError(f"cannot write {self.path}: {_reason(error)}; give another place") from None
         super().__init__(self._keep)
         self._dtype, self._bytes = np.dtype(dtype), 0
@@ -176,7 +182,9 @@ class Writer(Flattener):
         self._checksums: dict[str, int] = {}
         self._file.attrs["format"] = FORMAT
         self._file.attrs["format_version"] = VERSION
-        self._file.attrs["metadata"] = json.dumps(metadata, sort_keys=True)
+        text = json.dumps(metadata, sort_keys=True)
+        self._file.attrs["metadata"] = text
+        self._file.attrs[METADATA_CHECKSUM] = zlib.crc32(text.encode())
 
     def finish(self) -> None:
         """Write what is left, and give the file its name."""
@@ -187,13 +195,16 @@ class Writer(Flattener):
             array = self._file.create_dataset(name, data=values, dtype=h5py.string_dtype() if text else values.dtype)
             array.attrs[CHECKSUM] = checksum(values)
         self._file.close()
-        os.replace(self._temporary, self.path)
+        self._place.close()
 
     def abandon(self) -> None:
         """Leave nothing behind."""
         with contextlib.suppress(Exception):  # on a full disk even closing fails; the file goes all the same
             self._file.close()
-        self._temporary.unlink(missing_ok=True)
+        self._leave()
+
+    def _leave(self) -> None:
+        self._place.__exit__(InputError, InputError("left"), None)
 
     def __enter__(self) -> Writer:
         return self
@@ -259,110 +270,17 @@ class Writer(Flattener):
             os.posix_fallocate(file.fileno(), os.path.getsize(path), size + SLACK_BYTES)
 
 
-def open_file(path: Path | str) -> h5py.File:
-    """Open a data set file for reading, refusing anything else with a sentence."""
-    path = Path(path)
-    if not path.is_file():
-        raise InputError(f"{path} is not a file; `gce data --help` lists the ways to make one")
-    try:
-        file = h5py.File(path, "r")
-    except OSError:
-        kind = "is truncated or damaged" if _opens_like_hdf5(path) else "is not an HDF5 file"
-        raise InputError(f"{path} {kind}, expected a {FORMAT} file; record or import it again") from None
-    problem = next(structure_problems(file), None)
-    if problem is not None:
-        file.close()
-        raise InputError(f"{path}: {problem}; `gce data check {path}` lists everything that is wrong")
-    return file
-
-
-def read_metadata(file: h5py.File) -> dict[str, Any]:
-    metadata: dict[str, Any] = json.loads(str(file.attrs["metadata"]))
-    return metadata
-
-
-def structure_problems(file: h5py.File) -> Iterator[str]:
-    """Wrong format, missing arrays, pointers that do not fit: found without reading the rows."""
-    if file.attrs.get("format") != FORMAT:
-        yield f"its attribute 'format' is {file.attrs.get('format')!r}, expected {FORMAT!r}; another program's file?"
-        return
-    version = file.attrs.get("format_version")
-    if version != VERSION:
-        yield f"its format version is {version}, this program reads version {VERSION}"
-        return
-    try:
-        if not isinstance(json.loads(str(file.attrs["metadata"])), dict):
-            raise ValueError
-    except (KeyError, ValueError):
-        yield "its attribute 'metadata' is not a JSON object"
-    missing = [name for name in (*ROWS, *TABLES) if not isinstance(file.get(name), h5py.Dataset)]
-    for name in missing:
-        yield f"the array {name} is missing"
-    if missing:
-        return
-    yield from _shape_problems(file)
-
-
-def _shape_problems(file: h5py.File) -> Iterator[str]:
-    two = {name for name in (*ROWS, *OPTIONAL_ROWS) if name not in ("groups/node_type", "groups/edge_type")}
-    for name in (*ROWS, *OPTIONAL_ROWS, *TABLES):
-        if name in file and file[name].ndim != (2 if name in two else 1):
-            yield f"the array {name} has {file[name].ndim} dimensions, expected {2 if name in two else 1}"
-            return
-    ends = {
-        "episodes/observation_pointer": ("episodes/observations",),
-        "episodes/action_pointer": ("episodes/actions", "episodes/exogenous"),
-        "groups/node_pointer": ("groups/node_type", "groups/node_attributes", "groups/tied", *BOUNDS),
-        "groups/edge_pointer": ("groups/edges", "groups/edge_type", "groups/edge_attributes"),
-    }
-    for pointer_name, arrays in ends.items():
-        pointer = file[pointer_name][:]
-        count = len(file["episodes/group"]) if pointer_name.startswith("episodes") else len(file["groups/parameters"])
-        if len(pointer) != count + 1 or count == 0:
-            what = pointer_name.split("/")[0]
-            yield f"{pointer_name} has {len(pointer)} entries for {count} {what}, expected one more"
-            return
-        if pointer[0] != 0 or (np.diff(pointer) <= 0).any():
-            yield f"{pointer_name} must start at 0 and grow with every entry"
-            return
-        for name in arrays:
-            if name in file and len(file[name]) != pointer[-1]:
-                yield f"{name} has {len(file[name])} rows, {pointer_name} ends at {pointer[-1]}"
-                return
-    shapes = [file[name].shape[1:] if name in file else None for name in BOUNDS]
-    if shapes != [None, None] and shapes != [file["episodes/actions"].shape[1:]] * 2:
-        yield f"{BOUNDS[0]} and {BOUNDS[1]} must both be there, with as many columns as episodes/actions"
-        return
-    groups = file["episodes/group"][:]
-    if groups.min() < 0 or groups.max() >= len(file["groups/parameters"]):
-        wrong = int(np.flatnonzero((groups < 0) | (groups >= len(file["groups/parameters"])))[0])
-        yield f"episode {wrong} is of group {groups[wrong]}, but there are {len(file['groups/parameters'])} groups"
-        return
-    nodes = np.diff(file["groups/node_pointer"][:])[groups]
-    rows, action_rows = np.diff(file["episodes/observation_pointer"][:]), np.diff(file["episodes/action_pointer"][:])
-    for e in np.flatnonzero((rows - action_rows != nodes) | (action_rows % nodes != 0)):
-        yield (
-            f"episode {e} of {nodes[e]} nodes has {rows[e]} rows of observations and {action_rows[e]} of actions; "
-            "expected nodes x (T+1) and nodes x T"
-        )
-
-
 def checksum(values: Array) -> int:
     """CRC-32 of an array as it is stored."""
-    if values.dtype == object:
-        return zlib.crc32("".join(v.decode() if isinstance(v, bytes) else str(v) for v in values).encode())
     return zlib.crc32(as_bytes(values))
 
 
 def as_bytes(values: Array) -> memoryview | bytes:
-    """An array as its checksum sees it: C order, little endian."""
+    """An array as its checksum sees it: C order, little endian (of the joined UTF-8 for text)."""
+    if values.dtype == object:
+        return "".join(v.decode() if isinstance(v, bytes) else str(v) for v in values).encode()
     little = values.astype(values.dtype.newbyteorder("<"), copy=False)
-    return np.ascontiguousarray(little).tobytes()
-
-
-def _opens_like_hdf5(path: Path) -> bool:
-    with path.open("rb") as file:
-        return file.read(8) == b"\x89HDF\r\n\x1a\n"
+    return np.ascontiguousarray(little).reshape(-1).view(np.uint8).data
 
 
 def _reason(error: BaseException) -> str:

@@ -16,7 +16,7 @@ from PIL import Image
 from gce.envs import GraphEnv, world_named
 from gce.envs.parts import NetworkPicture
 from gce.errors import InputError
-from gce.names import written
+from gce.files import written
 from gce.planning.closed_loop import Run
 from gce.system.system import Prediction
 from gce.trajectory import Episode

@@ -199,7 +199,7 @@ def line(text, number, new):
         ("nodes.csv", lambda t: "node,actuated\na,0\nb,1\nc,0\n", "node a is not actuated, but its action is"),
         ("nodes.csv", lambda t: "node,low,high\na,1,-1\nb,,\nc,,\n", "nodes.csv: the action of node 0 is bounded by 1"),
         ("nodes.csv", lambda t: "node,mass\na,1\nb,\nc,1\n", "nodes.csv, row 3, column mass: the cell is empty"),
-        ("system.toml", lambda t: "dt = ", "system.toml: this is not TOML"),
+        ("system.toml", lambda t: "dt = ", "system.toml is not a TOML file"),
         ("system.toml", lambda t: "dt = 0", "dt is 0, expected the seconds"),
         ("system.toml", lambda t: "step = 1", "'step' means nothing here; the entries are dt,"),
         ("system.toml", lambda t: "undirected = 1", "undirected is 1, expected true or false"),

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import zipfile
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from gce.errors import InputError
+from gce.files import read_npz
 from gce.names import some
 from gce.trajectory.importing.tables import Problems, Settings, Table, header_of, read_table
 
 STEP, NODE = "step", "node"
+WHOLE = "[+-]?[0-9]{1,15}"
 ARRAYS = {
     "observations": "[T+1, nodes, coordinates]",
     "actions": "[T, nodes, actions]",
@@ -65,7 +68,7 @@ def node_labels(file: Path, problems: Problems) -> list[str] | None:
         return None  # told when the episode is read
     table = read_table(file, Problems(file), [NODE], [])
     labels = [] if table is None else [label for label in dict.fromkeys(table.text[NODE]) if label]
-    return sorted(labels, key=int) if all(label.isdecimal() for label in labels) else labels
+    return sorted(labels, key=int) if all(re.fullmatch(WHOLE, label) for label in labels) else labels
 
 
 def read_episode(
@@ -119,7 +122,7 @@ def _grid(table: Table, nodes: list[str], problems: Problems) -> np.ndarray | No
     places = {label: k for k, label in enumerate(nodes)}
     steps, who, good = [], [], True
     for line, cell, label in zip(table.rows, table.text[STEP], table.text[NODE], strict=True):
-        if not cell.lstrip("+-").isdecimal():
+        if not re.fullmatch(WHOLE, cell):
             problems.add(table.file, f"{cell!r} is not a whole number", line, STEP)
             good = False
         elif label not in places:
@@ -134,6 +137,11 @@ def _grid(table: Table, nodes: list[str], problems: Problems) -> np.ndarray | No
         problems.add(table.file, "there is no row of data below the header", 1)
         return None
     first, last = min(steps), max(steps)
+    if last - first >= len(steps):
+        known = set(steps)
+        gap = next(step for step in range(first, last) if step not in known)
+        problems.add(table.file, f"there is no row for step {gap}, but there are some for step {last}")
+        return None
     grid = np.full((last - first + 1, len(nodes)), -1)
     for row, (step, node) in enumerate(zip(steps, who, strict=True)):
         if grid[step - first, node] >= 0:
@@ -214,10 +222,9 @@ def _read_npz(
 
 def _load(file: Path, problems: Problems) -> dict[str, np.ndarray] | None:
     try:
-        with np.load(file, allow_pickle=False) as archive:
-            arrays = {name: archive[name] for name in archive.files}
-    except (ValueError, OSError, EOFError, AttributeError, zipfile.BadZipFile) as error:
-        problems.add(file, f"this is not an npz file of plain arrays: {str(error).splitlines()[0]}")
+        arrays = read_npz(file)
+    except InputError as error:
+        problems.add(file, str(error))
         return None
     if "observations" not in arrays:
         problems.add(file, f"there is no array 'observations'; the arrays are {', '.join(arrays) or 'none'}")
@@ -227,7 +234,7 @@ def _load(file: Path, problems: Problems) -> dict[str, np.ndarray] | None:
             advice = "; one file an episode" if arrays[name].ndim == 4 else ""
             problems.add(file, f"{name} has shape {arrays[name].shape}, expected {axes}{advice}")
             return None
-        if name in arrays and not np.issubdtype(arrays[name].dtype, np.number):
+        if name in arrays and arrays[name].dtype.kind not in "biuf":
             problems.add(file, f"{name} holds {arrays[name].dtype} values, expected numbers")
             return None
     return {name: arrays[name].astype(np.float64) for name in ARRAYS if name in arrays}

@@ -110,7 +110,7 @@ def read_system(folder: Path, root: Path, name: str, settings: Settings, problem
 def natural(name: str) -> list[tuple[int, int, str]]:
     """Sorts 2 before 10, and words by their letters."""
     runs = re.findall("[0-9]+|[^0-9]+", name)
-    return [(0, int(run), "") if run[0] in "0123456789" else (1, 0, run) for run in runs]
+    return [(0, int(run[:1000]), "") if run[0] in "0123456789" else (1, 0, run) for run in runs]
 
 
 def _find(folder: Path, root: Path, name: str) -> Path:

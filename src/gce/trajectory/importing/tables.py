@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import math
-import tomllib
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -15,8 +14,10 @@ from typing import Any
 import numpy as np
 
 from gce.errors import InputError
+from gce.files import read_bytes, read_toml, unguarded
 from gce.trajectory.structure import FORMS, SAID
 
+COLUMNS = 2000
 DELIMITERS = ",;\t"
 NAME = "system.toml"
 Bounds = tuple[float, float]
@@ -87,7 +88,7 @@ def read_table(
             problems.add(file, f"there are {len(cells)} cells, the header has {len(header)}", line)
             continue
         for name, place in text_places:
-            words[name].append(cells[place].strip())
+            words[name].append(unguarded(cells[place].strip()))
         for name, place in places:
             values.append(_number(cells[place].strip(), file, line, name, problems))
         lines.append(line)
@@ -98,18 +99,21 @@ def read_table(
 def _open(file: Path, problems: Problems) -> tuple[list[str], Iterator[tuple[int, list[str]]]] | None:
     """(header, rows with their numbers) of a file; None, with a problem, for one that has no header."""
     try:
-        content = file.read_text(encoding="utf-8-sig")
+        content = read_bytes(file).decode("utf-8-sig")
     except UnicodeDecodeError:
         problems.add(file, "this is not text in UTF-8; save it as CSV (UTF-8)")
         return None
-    except OSError as error:
-        problems.add(file, f"cannot be read: {error.strerror}")
+    except (InputError, OSError) as error:
+        problems.add(file, f"cannot be read: {getattr(error, 'strerror', None) or error}")
         return None
     first = content.split("\n", 1)[0]
     rows = _numbered(csv.reader(io.StringIO(content), delimiter=max(DELIMITERS, key=first.count)), file, problems)
-    names = [cell.strip() for cell in next(rows, (1, []))[1]]
+    names = [unguarded(cell.strip()) for cell in next(rows, (1, []))[1]]
     if not any(names):
         problems.add(file, "there is no header; the first row names the columns", 1)
+        return None
+    if len(names) > COLUMNS:
+        problems.add(file, f"there are {len(names)} columns, more than {COLUMNS}; is it a table of steps and nodes?", 1)
         return None
     for k, name in enumerate(names):
         if not name or name in names[:k]:
@@ -167,9 +171,9 @@ def read_settings(folder: Path, problems: Problems, shared: dict[str, Any] | Non
     if not file.is_file():
         return found
     try:
-        given = tomllib.loads(file.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        problems.add(file, f"this is not TOML: {error}")
+        given = read_toml(file)
+    except InputError as error:
+        problems.add(file, str(error))
         return found
     for key, value in given.items():
         if key not in READERS:
@@ -179,8 +183,8 @@ def read_settings(folder: Path, problems: Problems, shared: dict[str, Any] | Non
         else:
             try:
                 found[key] = READERS[key](value)
-            except (TypeError, ValueError) as error:
-                problems.add(file, f"{key} is {value!r}, expected {error}")
+            except (OverflowError, TypeError, ValueError) as error:
+                problems.add(file, f"{key} is {repr(value)[:80]}, expected {error}")
     return found
 
 
@@ -215,8 +219,10 @@ def _table(value: Any) -> dict[str, Any]:
 
 
 def _structure(value: Any) -> dict[str, Any]:
-    points = value.get("points", []) if isinstance(value, dict) else None
+    value = _table(value)
+    points = value.get("points", [])
     fits = isinstance(points, list) and all(isinstance(p, list) and len(p) == 4 for p in points)
+    fits = fits and all(type(column) in (int, str) for point in points for column in point)
     if not fits or any(key not in (*SAID, *FORMS) for key in value):
         raise ValueError(
             'points = [["x", "y", "vx", "vy"]] (the columns of each point in the plane), late_action and fresh_start '

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import errno
 import json
+import re
 import secrets
 import sys
 import threading
@@ -26,10 +27,11 @@ from urllib.parse import parse_qs, urlsplit
 import numpy as np
 
 from gce.errors import InputError
+from gce.files import parsed_json
 from gce.views.pages import assets_of
 
 HOST = "127.0.0.1"
-LARGEST_REQUEST = 2_000_000
+LARGEST_REQUEST, THREADS = 2_000_000, 32
 KINDS = {"html": "text/html; charset=utf-8", "js": "text/javascript; charset=utf-8", "css": "text/css; charset=utf-8"}
 HEADERS = {
     "Content-Security-Policy": (
@@ -211,6 +213,7 @@ class Server(ThreadingHTTPServer):
     """Listens on the loopback address; `address` is what to open."""
 
     daemon_threads = True
+    request_queue_size = 256
 
     def __init__(self, port: int, explorer: Explorer) -> None:
         try:
@@ -220,12 +223,24 @@ class Server(ThreadingHTTPServer):
             raise InputError(f"port {port} {busy}; give another with --port, or --port 0 for any free one") from None
         except OverflowError:
             raise InputError(f"there is no port {port}; ports go from 1 to 65535, and 0 takes any free one") from None
+        self._free = threading.BoundedSemaphore(THREADS)
         self.token = secrets.token_urlsafe(18)
         self.files = {**assets_of("pages"), **assets_of("explorer")}
         self.answers: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
             name: getattr(explorer, name) for name in ("choices", "prepare", "plan", "look", "stop")
         }
         self.hosts = {f"{name}:{self.server_port}" for name in (HOST, "localhost")}
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """In a thread of its own, as soon as there are few enough; others wait in the backlog meanwhile."""
+        self._free.acquire()
+        super().process_request(request, client_address)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A page that goes away in the middle of an answer is nothing to tell of."""
@@ -241,7 +256,7 @@ class Handler(BaseHTTPRequestHandler):
     """GET / and its files; POST /api/NAME with JSON in and out."""
 
     server: Server
-    timeout = 60
+    timeout = 20
 
     def do_GET(self) -> None:
         self._answered(self._file)
@@ -254,7 +269,8 @@ class Handler(BaseHTTPRequestHandler):
         try:
             self._guard()
             kind, body = answer()
-        except Refused as refused:
+        except (Refused, ValueError) as error:  # of an address that is none
+            refused = error if isinstance(error, Refused) else Refused(400, "the request cannot be read")
             status, kind, body = refused.status, KINDS["html"], str(refused).encode()
             if self.path.startswith("/api/"):
                 kind, body = "application/json", json.dumps({"error": str(refused)}).encode()
@@ -292,11 +308,11 @@ class Handler(BaseHTTPRequestHandler):
         if name not in self.server.answers:
             raise Refused(404, "there is nothing here")
         length = self.headers.get("Content-Length", "")
-        if not length.isdecimal() or int(length) > LARGEST_REQUEST:
+        if not re.fullmatch("[0-9]{1,9}", length) or int(length) > LARGEST_REQUEST:
             raise Refused(413, f"a request needs a length of at most {LARGEST_REQUEST} bytes")
         try:
-            request = json.loads(self.rfile.read(int(length)))
-        except (ValueError, RecursionError):
+            request = parsed_json(self.rfile.read(int(length)))
+        except ValueError:
             raise Refused(400, "the request is not JSON") from None
         if not isinstance(request, dict):
             raise Refused(400, "the request is not a JSON object")

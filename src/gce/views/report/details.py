@@ -16,7 +16,6 @@ import dataclasses
 import importlib.metadata
 import json
 import platform
-import zipfile
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -31,8 +30,8 @@ from gce.control.problem import Problem
 from gce.dynamics.state import StateDynamics, state_class
 from gce.envs import GraphEnv
 from gce.errors import InputError
+from gce.files import border, parsed_json, read_npz, written
 from gce.metrics import nrmse
-from gce.names import written
 from gce.planning.closed_loop import Run, uncontrolled
 from gce.planning.controller import Plan
 from gce.system.system import System
@@ -227,16 +226,13 @@ def read_details(folder: Path) -> Details:
     if not file.is_file():
         raise InputError(f"{folder} has no {FILE}; give a folder that `gce control ... --out` or `gce demo` wrote")
     names = [field.name for field in dataclasses.fields(Details)]
-    try:
-        with np.load(file, allow_pickle=False) as stored:
-            arrays = {name: stored[name] for name in names if name in stored}
-        about = json.loads(str(arrays.get("about")))
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise InputError(f"{file} is damaged ({error}); run `gce control ... --out {folder}` again") from None
-    missing = [name for name in names if name not in arrays]
-    if missing:
-        raise InputError(f"{file} lacks {missing[0]!r}; run `gce control ... --out {folder}` again")
-    return Details(**{**arrays, "about": about})
+    with border(file, "what a run left (it is damaged)", f"run `gce control ... --out {folder}` again"):
+        arrays: dict[str, Any] = read_npz(file)
+        missing = [name for name in names if name not in arrays]
+        if missing:
+            raise InputError(f"{file} lacks {missing[0]!r}; run `gce control ... --out {folder}` again")
+        about = dict(parsed_json(str(arrays["about"])))
+        return Details(**{**{name: arrays[name] for name in names}, "about": about})
 
 
 def operator_spectrum(system: System, weights: Float[Array, " edges"]) -> Complex[Array, " eigenvalues"]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,43 +10,48 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from gce.errors import InputError
-from gce.names import written
+from gce.files import border, finite, read_json, write_text
 from gce.views.pages import asset, drawn, filled, scene_of
 from gce.views.report.details import Details, read_details
 
 Array = np.ndarray
 
-FIGURES = "control.json"
+FIGURES, TIMINGS = "control.json", "timings.json"
 LARGEST = 4000
 """Edges that a page draws; of a larger graph those with most weight."""
 
 
 def write_report(folder: Path, file: Path) -> None:
     """The report of a run's folder, whole or not at all."""
-    text = page(read_details(folder), read_figures(folder))
-    with written(file, "give another place with --out") as temporary:
-        temporary.write_text(text, encoding="utf-8")
+    details, figures = read_details(folder), read_figures(folder)
+    with border(folder, "the folder of a run", f"run `gce control ... --out {folder}` again"):
+        text = page(details, figures)
+    write_text(file, text, "give another place with --out")
 
 
 def read_figures(folder: Path) -> dict[str, Any]:
     file = folder / FIGURES
-    try:
-        figures = json.loads(file.read_text(encoding="utf-8"), parse_constant=lambda name: None)
-    except OSError as error:
-        raise InputError(f"cannot read {file}: {error.strerror or error}; it belongs to the run") from None
-    except ValueError as error:
-        raise InputError(f"{file} is not JSON ({error}); run `gce control ... --out {folder}` again") from None
+    figures = read_json(file, f"run `gce control ... --out {folder}` again", constants=True)
     if not isinstance(figures, dict):
         raise InputError(f"{file} is not a table of figures; run `gce control ... --out {folder}` again")
-    return {name: value for name, value in figures.items() if name != "goal"}
+    if (folder / TIMINGS).is_file():
+        figures |= dict(read_json(folder / TIMINGS))
+    return {name: value for name, value in finite(figures).items() if name != "goal"}
 
 
 def page(details: Details, figures: dict[str, Any]) -> str:
     """The HTML text."""
     styles = asset("pages", "style.css")
     scripts = "\n".join([asset("pages", "scene.js"), asset("pages", "chart.js"), asset("report", "report.js")])
-    parts = {"title": html.escape(_title(details)), "style": styles, "script": scripts}
+    parts = {"title": html.escape(_title(details)), "style": styles, "script": scripts, "warnings": _box(figures)}
     return filled(asset("report", "report.html"), parts, data_of(details, figures))
+
+
+def _box(figures: dict[str, Any]) -> str:
+    """Why the run is not to be trusted, before anything that it shows."""
+    told = figures.get("warnings") or []
+    lines = "".join(f"<li>{html.escape(str(sentence))}</li>" for sentence in told)
+    return f'<div class="alarm" id="warnings"><ul>{lines}</ul></div>' if lines else ""
 
 
 def data_of(details: Details, figures: dict[str, Any]) -> dict[str, Any]:
