@@ -142,7 +142,7 @@ class Training:
         self.optimiser = torch.optim.Adam(model.parameters(), lr=config.learning_rate)
         self.iteration, self.best, self.stale, self.seconds, self.spent = 0, math.inf, 0, 0.0, 0.0
         self.best_state = self._weights()
-        self.improved: Callable[[], None] = lambda: None
+        self.improved: Callable[[], object] = lambda: None
         """Called when the model is the best so far."""
 
     def run(
