@@ -78,8 +78,8 @@ class LoopConfig:
             ("patience", 0),
         ):
             whole(name, getattr(self, name), low)
-        for name in ("learning_rate", "clip"):
-            real(name, getattr(self, name), above=0)
+        real("learning_rate", self.learning_rate, 0)
+        real("clip", self.clip, above=0)
 
 
 def learning_rate(config: LoopConfig, iteration: int, share: float | None = None) -> float:
