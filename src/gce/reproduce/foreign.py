@@ -267,7 +267,7 @@ def recordings(file: Path) -> Dataset:
 
 def _of_all(rows: Sequence[tuple[int, dict[str, np.ndarray], int]], name: str) -> list[Any] | None:
     """What describes the system of each episode, where all say it."""
-    return [s[name].tolist() for _, s, _ in rows] if all(name in s for _, s, _ in rows) else None
+    return [s[name] for _, s, _ in rows] if all(name in s for _, s, _ in rows) else None
 
 
 def _read(file: Path) -> dict[int, dict[str, np.ndarray]]:
