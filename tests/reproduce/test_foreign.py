@@ -89,6 +89,19 @@ def test_wins_are_counted_by_system(tmp_path):
     assert "| structured | 3 | – | – | – | 0.3 (0.3) | – | – |" in page
 
 
+def test_a_system_of_one_node_has_no_edges_and_no_types(tmp_path):
+    alone = {
+        "2/observations": np.zeros((6, 13, 1, 1)),
+        "2/actions": np.zeros((6, 12, 1, 1)),
+        "2/actuated": np.array([0]),
+    }
+    edges = {"2/edges": np.zeros((2, 0), int), "2/edge_type": np.zeros(0, int)}
+    rest = {f"{g}/edge_type": np.zeros(8, int) for g in (0, 1)}
+    archive(tmp_path / "odd_train.npz", **alone, **edges, **rest)
+    data = recordings(tmp_path / "odd_train.npz")
+    assert len(data) == 18 and data.group(2).graph.num_nodes == 1
+
+
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [

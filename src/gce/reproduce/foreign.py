@@ -88,7 +88,7 @@ class Foreign(Experiment):
         data = recordings(files[1])
         group = data.group(int(np.unique(data.groups)[cell.seed]))
         episodes = [data[int(k)] for k in group.episodes]
-        unit = recordings(files[0]).normalisation().observation_std
+        unit = _unit(files[0])
         found = _subject(s["method"], files, s["kind"], context)(episodes[: s["episodes"]], episodes[-1])
         errors = []
         for episode in episodes[-ASKED:]:
@@ -184,7 +184,7 @@ def _same(found: dict[str, Any], wanted: dict[str, Any]) -> bool:
     return all(found.get(name) == value for name, value in wanted.items())
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=32)
 def _trained_ours(method: str, file: Path, place: Path, minutes: float) -> Any:
     """The model in its place, trained there where it is missing or of other recordings."""
     about = _about(file, minutes)
@@ -195,7 +195,7 @@ def _trained_ours(method: str, file: Path, place: Path, minutes: float) -> Any:
     return done.model
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=32)
 def _baseline(name: str, file: Path, place: Path, minutes: float) -> Any:
     about = _about(file, minutes)
     if (place / "baseline.json").is_file() and _same(about_baseline(place), about):
@@ -242,7 +242,13 @@ def kinds_in(folder: Path) -> dict[str, tuple[Path, Path]]:
     return {kind: (parts["train"], parts["validation"]) for kind, parts in found.items()}
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=32)
+def _unit(file: Path) -> np.ndarray:
+    """The standard deviations of recordings, which errors are measured in."""
+    return recordings(file).normalisation().observation_std
+
+
+@lru_cache(maxsize=32)
 def recordings(file: Path) -> Dataset:
     """A data set in memory; the time step of archives is that of their velocities, where there are any."""
     if file.suffix == ".h5":
@@ -267,7 +273,7 @@ def recordings(file: Path) -> Dataset:
 
 def _of_all(rows: Sequence[tuple[int, dict[str, np.ndarray], int]], name: str) -> list[Any] | None:
     """What describes the system of each episode, where all say it."""
-    return [s[name].tolist() for _, s, _ in rows] if all(name in s for _, s, _ in rows) else None
+    return [s[name] for _, s, _ in rows] if all(name in s for _, s, _ in rows) else None
 
 
 def _read(file: Path) -> dict[int, dict[str, np.ndarray]]:
