@@ -30,6 +30,8 @@ TINY = {
     "vae": {"latent": 6, "width": 24, "max_nodes": 6},
     "pcc": {"latent": 6, "width": 24, "max_nodes": 6},
     "graph_ode": {"features": 8, "node_width": 12, "edge_width": 8},
+    "dmdc": {},
+    "gns": {"width": 12},
 }
 QUICK = {
     "iterations": 6,
@@ -37,7 +39,7 @@ QUICK = {
     "validate_every": 3,
     "draw": Draw(systems=2, windows=2, fit_episodes=2, fit_steps=6),
 }
-GRAPH_METHODS = ("kpm", "cko", "graph_ode")
+GRAPH_METHODS = ("kpm", "cko", "graph_ode", "dmdc", "gns")
 
 
 def recorded(world: str = "rope"):
@@ -236,7 +238,9 @@ def test_previous_actions_are_no_features():
 @pytest.mark.parametrize("name", [n for n, kind in BASELINES.items() if issubclass(kind, Trainable)])
 def test_training_lowers_the_loss(name, tmp_path):
     model = untrained(name, seed=1)
-    plan = dataclasses.replace(model.schedule, **{**QUICK, "iterations": 1000, "learning_rate": 1e-2})
+    plan = dataclasses.replace(
+        model.schedule, **{**QUICK, "iterations": 1000, "learning_rate": 3 * model.schedule.learning_rate}
+    )
     systems = [model.recorded(system_episodes("rope", g)) for g in (0, 1, 2)]
     run = training_of(model, systems, [], plan, tmp_path)
 
@@ -247,7 +251,7 @@ def test_training_lowers_the_loss(name, tmp_path):
 
     before = loss()
     run.iteration = 100  # past the warm-up
-    for _ in range(25):
+    for _ in range(100):
         run._iterate()
         run.iteration += 1
     assert loss() < 0.9 * before

@@ -1,5 +1,6 @@
 """What is true of one baseline and not of the others."""
 
+import copy
 import dataclasses
 
 import numpy as np
@@ -10,6 +11,7 @@ import gce.baselines.controller as room
 from gce.baselines import BaselineController, adapt, train
 from gce.baselines.base import Config, configure
 from gce.baselines.cko import Cko, CkoConfig, fitted, rolled_out
+from gce.baselines.gns import Gns, GnsConfig
 from gce.baselines.graph_ode import GraphOde, GraphOdeConfig
 from gce.baselines.koopman import Blocks
 from gce.baselines.kpm import Kpm, KpmConfig
@@ -213,7 +215,7 @@ def test_a_large_graph_is_linearised_at_some_rows(monkeypatch):
     x = torch.from_numpy(np.random.default_rng(0).normal(size=(9, 4 * adapted.graph.num_nodes)))
     inputs = torch.zeros(9, adapted.graph.num_nodes, 1).double()
     whole = adapted.slopes(x, inputs)
-    monkeypatch.setattr("gce.baselines.graph_ode.SLOPES", 3 * x.shape[1] * adapted.graph.num_edges)
+    monkeypatch.setattr("gce.baselines.trainable.SLOPES", 3 * x.shape[1] * adapted.graph.num_edges)
     for every, some in zip(whole, adapted.slopes(x, inputs), strict=True):
         assert torch.allclose(some, every[[2, 2, 2, 2, 4, 4, 6, 6, 6]])
 
@@ -234,3 +236,98 @@ def test_impulse_responses_plan_as_matrices_do(monkeypatch):
     assert np.allclose(plans[0].actions, plans[1].actions, atol=1e-3)
     assert plans[1].cost == pytest.approx(plans[0].cost, rel=1e-4)
     assert np.allclose(plans[0].observations, plans[1].observations, atol=1e-3)
+
+
+# ---- DMDc ----
+
+
+def linear_system(episodes=8, noise=0.0, second=False, seed=0):
+    """A stable linear map of three nodes of two coordinates; second: of which only the first is seen."""
+    rng = np.random.default_rng(seed)
+    A = np.linalg.qr(np.random.default_rng(1).normal(size=(6, 6)))[0] * 0.95
+    B = np.random.default_rng(2).normal(size=(6, 3))
+    observed, acted = [], []
+    for _ in range(episodes):
+        x, u = rng.normal(size=6), rng.normal(size=(30, 3))
+        path = [x, *(x := A @ x + B @ a for a in u)]
+        seen = np.stack(path).reshape(31, 3, 2) + noise * rng.normal(size=(31, 3, 2))
+        observed.append(seen[..., :1] if second else seen)
+        acted.append(u[..., None])
+    return Dataset.from_arrays(observed, acted, np.array([[0, 1], [1, 2]]))
+
+
+def test_dmdc_finds_a_linear_system_and_its_matrices():
+    data = linear_system()
+    adapted = adapt(train("dmdc", data), [data[k] for k in range(1, 8)])
+    assert adapted.history == 1 and adapted.ridge == 1e-8
+    predicted = adapted.predict(data[0].observations[0], data[0].actions)
+    assert np.allclose(predicted, data[0].observations, atol=1e-4)
+
+
+def test_dmdc_takes_a_larger_ridge_where_rollouts_ask_for_it():
+    noisy = linear_system(episodes=3, noise=1.0)
+    assert adapt(train("dmdc", noisy), list(noisy)).ridge > 1e-4
+
+
+def test_dmdc_remembers_where_the_past_tells_more():
+    half = linear_system(episodes=40, second=True)
+    adapted = adapt(train("dmdc", half), list(half))
+    assert adapted.history == 2
+    x = adapted.start(half[0].observations[0])
+    assert x.unflatten(-1, (3, 2))[:, 0].tolist() == x.unflatten(-1, (3, 2))[:, 1].tolist()
+
+
+def test_dmdc_adapts_to_a_single_episode():
+    data = linear_system(episodes=3)
+    adapted = adapt(train("dmdc", data), [data[1]])
+    predicted = adapted.predict(data[0].observations[0], data[0].actions)
+    assert np.abs(predicted - data[0].observations).max() < 0.1
+
+
+# ---- GNS ----
+
+
+def even(rate: float, seed: int, episodes: int = 9) -> Dataset:
+    """Levels on a ring that even out at a rate, and are pumped."""
+    rng, ring = np.random.default_rng(seed), np.array([[0, 1, 2, 3], [1, 2, 3, 0]])
+    observed, acted = [], []
+    for _ in range(episodes):
+        x, u = rng.normal(size=4), 0.3 * rng.normal(size=(20, 4))
+        path = [x, *(x := x + rate * (np.roll(x, 1) + np.roll(x, -1) - 2 * x) + a for a in u)]
+        observed.append(np.stack(path)[..., None])
+        acted.append(u[..., None])
+    return Dataset.from_arrays(observed, acted, ring, undirected=True)
+
+
+def test_gns_learns_to_predict_and_tuning_helps_on_another_system():
+    short = {"iterations": 200, "validate_every": 200, "horizons": (2, 4)}
+    model = train("gns", even(0.2, 0), model={"width": 16}, schedule=short, validation_systems=1)
+    other = even(0.05, 1)
+    untuned, tuned = copy.deepcopy(model).double().adapted(other[0].graph), adapt(model, list(other[1:]))
+
+    def error(one, episode):
+        return np.abs(one.predict(episode.observations[0], episode.actions) - episode.observations).mean()
+
+    same, still = even(0.2, 2)[0], np.abs(other[0].observations - other[0].observations[0]).mean()
+    assert error(untuned, same) < 0.5 * np.abs(same.observations - same.observations[0]).mean()
+    assert error(tuned, other[0]) < min(0.9 * error(untuned, other[0]), still)
+
+
+def test_gns_hears_neighbours_but_not_itself():
+    model, graph = Gns(configure(GnsConfig, recorded())), system_episodes()[0].graph
+    assert (graph.edge_index[0] == graph.edge_index[1]).any()
+    topology = Topology.of(graph)
+    state, inputs = torch.randn(graph.num_nodes, 4), torch.randn(graph.num_nodes, 1)
+    with torch.no_grad():
+        plain = model.advance(state, inputs, topology)
+        own = topology.senders == topology.receivers
+        without = dataclasses.replace(
+            topology,
+            senders=topology.senders[~own],
+            receivers=topology.receivers[~own],
+            edge_type=topology.edge_type[~own],
+            edge_attributes=topology.edge_attributes[~own],
+        )
+        assert torch.equal(plain, model.advance(state, inputs, without))
+        alone = dataclasses.replace(topology, senders=topology.receivers)  # every edge is of a node to itself
+        assert not torch.allclose(plain, model.advance(state, inputs, alone))

@@ -55,6 +55,8 @@ def predict(rope, model, capsys, *more) -> dict:
 def test_training_writes_a_model_with_its_origin(model):
     about = about_model(model)
     assert {"command", "data", "seed", "version", "seconds", "validation_nrmse"} <= about.keys()
+    assert about["references"].keys() == {"persistence", "dmdc"}
+    assert all(0 < error < 100 for error in about["references"].values())
     assert about["version"] == __version__
     assert load_model(model).config.features.num_features == 4
     assert (model / "log.jsonl").is_file()
@@ -77,7 +79,10 @@ def test_predict_prints_json_alone(rope, model):
     arguments = ["predict", str(rope), "--episode", "1", "--adapt", "2", "--model", str(model), "--json"]
     done = subprocess.run([sys.executable, "-m", "gce", *arguments], capture_output=True, text=True, check=True)
     answer = json.loads(done.stdout)
-    assert answer.keys() == {"nrmse", "coverage_90", "episode", "adapt", "noise", "seed", "version"}
+    old = {"nrmse", "coverage_90", "weights", "episode", "adapt", "noise", "seed", "version"}
+    assert answer.keys() == {*old, "references", "warnings"}
+    assert answer["references"].keys() == {"persistence", "dmdc"}
+    assert all(beside.keys() == answer["nrmse"].keys() for beside in answer["references"].values())
     assert answer["nrmse"].keys() == {"1", "10", "50", "100", "mean"}
     # The episodes have 20 steps.
     assert all(value >= 0 for step, value in answer["nrmse"].items() if step in ("1", "10", "mean"))

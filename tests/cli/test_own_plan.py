@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from gce.cli import main
+from gce.cli.beside import plan_warnings
 from gce.cli.common import Labels
 from gce.cli.own_plan import limited, read_exogenous, read_goal, read_limits, read_start
 from gce.errors import InputError
@@ -99,6 +100,32 @@ def test_a_plan_from_the_folder_is_that_from_the_data(place, capsys):
     anew = told(capsys, place / "own.h5", "--adapt", 7, "--model", place / "model", *asked)
     assert kept["predicted_cost"] == pytest.approx(anew["predicted_cost"], rel=1e-5)
     assert kept["horizon"] == anew["horizon"] == 10
+
+
+def test_references_stand_beside_a_plan(place, capsys, tmp_path):
+    """Tanks are linear, and the model was never trained: DMDc is better, and that is said."""
+    plan = [place / "own.h5", "--model", place / "model", "--adapt", 7, "--goal-step", 15]
+    answer = told(capsys, *plan, "--out", tmp_path / "plan")
+    beside = answer["prediction"]
+    assert beside.keys() == {"model", "persistence", "dmdc"}
+    assert beside["dmdc"] < 0.1 * beside["persistence"]
+    assert answer["predicted_distance"] < answer["start_distance"]
+    expected = "does not beat" in "".join(answer["warnings"])
+    assert expected == (not beside["model"] < min(beside["persistence"], beside["dmdc"]))
+    main(["control", *map(str, plan)])
+    printed = capsys.readouterr()
+    assert "prediction: model " in printed.out and ", DMDc " in printed.out and "warnings" not in printed.out
+    assert ("warning: the model does not beat" in printed.err) == expected
+    folder = told(capsys, place / "adapted", "--start", place / "start.csv", "--goal", place / "goal.csv")
+    assert folder["prediction"] is None
+
+
+def test_a_plan_that_ends_no_nearer_is_warned_of():
+    assert plan_warnings(0.5, 0.2, None) == plan_warnings(0.0, 0.0, None) == []
+    (sentence,) = plan_warnings(0.5, 0.6, None)
+    assert "no nearer than the start (0.5)" in sentence
+    assert len(plan_warnings(0.5, 0.6, {"model": 0.9, "persistence": 0.8, "dmdc": None})) == 2
+    assert plan_warnings(0.5, 0.2, {"model": 0.1, "persistence": 0.8, "dmdc": 0.2}) == []
 
 
 def test_limits_come_from_a_file_or_from_arguments(place, capsys, tmp_path):

@@ -14,11 +14,13 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
+import torch
 
 import gce
 from gce.baselines import BASELINES
 from gce.baselines import adapt as adapt_baseline
 from gce.baselines import load as load_baseline
+from gce.baselines.base import configure
 from gce.baselines.trainable import FineTuned
 from gce.envs import WORLDS
 from gce.envs.recording import Recording, import_recordings, record
@@ -93,6 +95,18 @@ def of_baseline(name: str) -> np.ndarray:
     return adapted.predict(first.observations[0].astype(float), first.actions[:HORIZON])
 
 
+def of_fresh(name: str) -> np.ndarray:
+    """Of a baseline with no training, in the units of the recordings; a network is tuned by a few steps."""
+    first, *others = episodes("rope")
+    data, kind = Dataset.from_episodes(others, [0] * len(others), {"world": "rope", "dt": 0.02}), BASELINES[name]
+    torch.manual_seed(0)
+    model = kind(configure(kind.config_class, data))
+    model.set_units(data)
+    if isinstance(model, FineTuned):
+        model.tuning = dataclasses.replace(model.tuning, steps=4, check_every=2)
+    return adapt_baseline(model, others).predict(first.observations[0].astype(float), first.actions[:HORIZON])
+
+
 def of_oracle() -> np.ndarray:
     settings = {"world": "grid", "split": SEEN, "method": "oracle", "episodes": 1}
     return np.array(run_cell(Cell("golden", settings, 0), Context(MODELS, FOLDER))["cost"])
@@ -119,6 +133,8 @@ def cases() -> dict[str, Callable[[], np.ndarray]]:
         found[f"{name} planned"] = lambda name=name: planned(load_model(FOLDER / name), "rope")
     for name in ("cko", "kpm", "graph_ode", "vae", "pcc"):
         found[f"baseline {name}"] = lambda name=name: of_baseline(name)
+    for name in ("dmdc", "gns"):
+        found[f"baseline {name}"] = lambda name=name: of_fresh(name)
     if PEERS.is_dir():
         for world in ("rope", "soft", "swim"):
             found[f"peer {world}"] = lambda world=world: predicted(

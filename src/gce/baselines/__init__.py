@@ -1,4 +1,4 @@
-"""Five other methods behind one interface: train, adapt, predict, and what a planner needs."""
+"""Seven other methods behind one interface: train, adapt, predict, and what a planner needs."""
 
 from gce.baselines.base import Adapted, Baseline, adapt
 from gce.baselines.controller import BaselineController, BaselineDynamics

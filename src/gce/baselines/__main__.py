@@ -18,7 +18,7 @@ class Train:
     """Train a baseline; a training that was stopped goes on when the same command is given again."""
 
     name: tyro.conf.Positional[str]
-    """kpm, cko, vae, pcc or graph_ode."""
+    """kpm, cko, vae, pcc, graph_ode, dmdc or gns."""
     world: str
     """The world the data is of; `own` for data of no known world."""
     data: Path

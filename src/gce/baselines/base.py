@@ -1,4 +1,4 @@
-"""What a baseline is: one interface for five methods, the same as our own model's.
+"""What a baseline is: one interface for seven methods, the same as our own model's.
 
     model = train("cko", data, folder)        or        model = load(folder)
     adapted = adapt(model, episodes)          the episodes of one system

@@ -31,7 +31,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from gce.baselines.base import Config
-from gce.baselines.koopman import Blocks, Koopman, LinearAdapted
+from gce.baselines.koopman import Blocks, Composed, Koopman
 from gce.baselines.trainable import Batch, Draw, Schedule, Trainable
 from gce.features.inputs import InputLayer
 from gce.features.message_passing import Encoder, EncoderShape
@@ -77,7 +77,7 @@ def message_passing(config: Config, num_state: int, outputs: int, width: tuple[i
     return Encoder(layer, shape, bound=100.0)
 
 
-class CkoAdapted(LinearAdapted):
+class CkoAdapted(Composed):
     model: Cko
 
     def decode(self, x: Float[Tensor, "*batch s"]) -> Float[Tensor, "*batch nodes d"]:

@@ -17,6 +17,8 @@ from torch import Tensor
 import gce
 from gce.baselines.base import Baseline, configure
 from gce.baselines.cko import Cko
+from gce.baselines.dmdc import Dmdc
+from gce.baselines.gns import Gns
 from gce.baselines.graph_ode import GraphOde
 from gce.baselines.kpm import Kpm
 from gce.baselines.pcc import Pcc
@@ -32,7 +34,7 @@ NAME, FORMAT, VERSION = "baseline", "gce-baseline", 1
 VALIDATION_SYSTEMS = 6
 """Fewer than for our own model: some methods take seconds to adapt."""
 
-BASELINES: dict[str, type[Baseline]] = {kind.name: kind for kind in (Kpm, Cko, Vae, Pcc, GraphOde)}
+BASELINES: dict[str, type[Baseline]] = {kind.name: kind for kind in (Kpm, Cko, Vae, Pcc, GraphOde, Dmdc, Gns)}
 
 
 def baseline_named(name: str) -> type[Baseline]:

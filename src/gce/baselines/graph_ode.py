@@ -21,16 +21,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from gce.baselines.base import Config, Selecting
+from gce.baselines.base import Config
 from gce.baselines.cko import message_passing
-from gce.baselines.trainable import Batch, FineTuned, Schedule
+from gce.baselines.trainable import Advancing, Batch, Schedule
 from gce.errors import InputError
-from gce.graphs.graph import Graph
 from gce.graphs.topology import Topology
 from gce.training.batches import Recorded, miss
-
-SLOPES = 2_000_000
-"""Derivatives of a path, times the edges that each goes through, beyond which fewer rows are linearised."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +40,7 @@ class GraphOdeConfig(Config):
     substeps: int = 1
 
 
-class GraphOde(FineTuned):
+class GraphOde(Advancing):
     name, config_class = "graph_ode", GraphOdeConfig
     schedule = Schedule(iterations=3000)
 
@@ -89,31 +85,3 @@ class GraphOde(FineTuned):
             state = self.advance(state, w.inputs[:, t], batch.topology)
             path.append(state[..., :d])
         return miss(torch.stack(path, dim=1), w.states[:, 1:, :, :d], batch.topology)
-
-    def adapted(self, graph: Graph) -> GraphOdeAdapted:
-        return GraphOdeAdapted(self, graph)
-
-
-class GraphOdeAdapted(Selecting):
-    """x is the state itself."""
-
-    model: GraphOde
-
-    def encode(self, state: Float[Tensor, "*batch nodes c"]) -> Float[Tensor, "*batch s"]:
-        return state.flatten(-2)
-
-    def step(self, x: Float[Tensor, "*batch s"], inputs: Float[Tensor, "*batch nodes i"]) -> Float[Tensor, "*batch s"]:
-        state = x.unflatten(-1, (self.graph.num_nodes, -1))
-        return self.model.advance(state, inputs, self.topology).flatten(-2)
-
-    def slopes(
-        self, x: Float[Tensor, "M s"], inputs: Float[Tensor, "M nodes i"]
-    ) -> tuple[Float[Tensor, "M s s"], Float[Tensor, "M s n"]]:
-        """On a large graph, where a row takes ten seconds, at some rows of the path, each for those nearest to it."""
-        many = max(1, SLOPES // (x.shape[-1] * max(1, self.graph.num_edges)))
-        if many >= len(x):
-            return super().slopes(x, inputs)
-        at = torch.linspace(0, len(x) - 1, many + 2)[1:-1].round().long()
-        by_x, by_u = super().slopes(x[at], inputs[at])
-        nearest = (torch.arange(len(x))[:, None] - at).abs().argmin(1)
-        return by_x[nearest], by_u[nearest]

@@ -128,7 +128,7 @@ class Koopman(Baseline):
     blocks: Blocks
     ridges: Sequence[float]
     """To choose from when adapting, by the error of predicting the episodes from their starts."""
-    adapted_class: ClassVar[type[LinearAdapted]]
+    adapted_class: ClassVar[type[Composed]]
 
     @abstractmethod
     def features(
@@ -150,7 +150,7 @@ class Koopman(Baseline):
         return torch.cat([self.features(states[..., :d], topology), states[..., d:]], dim=-1)
 
     @torch.no_grad()
-    def fit(self, episodes: Sequence[Episode]) -> LinearAdapted:
+    def fit(self, episodes: Sequence[Episode]) -> Composed:
         model, graph = copy.deepcopy(self).double(), episodes[0].graph
         topology = Topology.of(graph)
         fixed = (topology, model.static(topology), model.edge(topology))
@@ -174,14 +174,9 @@ class Koopman(Baseline):
 class LinearAdapted(Adapted):
     """x' = A x + B u + c; x are the z of all nodes."""
 
-    model: Koopman
-
-    def __init__(self, model: Koopman, graph: Graph, A: Tensor, B: Tensor, c: Tensor) -> None:
+    def __init__(self, model: Baseline, graph: Graph, A: Tensor, B: Tensor, c: Tensor) -> None:
         super().__init__(model, graph)
         self.A, self.B, self.c = A, B, c
-
-    def encode(self, state: Float[Tensor, "*batch nodes c"]) -> Float[Tensor, "*batch s"]:
-        return self.model.embedded(state, self.topology).flatten(-2)
 
     def step(self, x: Float[Tensor, "*batch s"], inputs: Float[Tensor, "*batch nodes i"]) -> Float[Tensor, "*batch s"]:
         return x @ self.A.T + inputs.flatten(-2) @ self.B.T + self.c
@@ -201,3 +196,12 @@ class LinearAdapted(Adapted):
     ) -> tuple[Float[Tensor, "M s s"], Float[Tensor, "M s n"]]:
         """The same matrices at every row, stored once."""
         return self.A.expand(len(x), -1, -1), self.B.expand(len(x), -1, -1)
+
+
+class Composed(LinearAdapted):
+    """Of features."""
+
+    model: Koopman
+
+    def encode(self, state: Float[Tensor, "*batch nodes c"]) -> Float[Tensor, "*batch s"]:
+        return self.model.embedded(state, self.topology).flatten(-2)

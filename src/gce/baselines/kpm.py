@@ -24,7 +24,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from gce.baselines.base import Config, Selecting
-from gce.baselines.koopman import Blocks, Koopman, LinearAdapted
+from gce.baselines.koopman import Blocks, Composed, Koopman
 from gce.graphs.topology import Topology
 from gce.trajectory import Dataset
 
@@ -37,7 +37,7 @@ class KpmConfig(Config):
     ridges: tuple[float, ...] = (1e-3, 1e-2, 1e-1)
 
 
-class KpmAdapted(Selecting, LinearAdapted):
+class KpmAdapted(Selecting, Composed):
     """A linear system whose decoding is a selection."""
 
 

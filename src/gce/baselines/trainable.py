@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from gce.baselines.base import Adapted, Baseline, adapt
+from gce.baselines.base import Adapted, Baseline, Selecting, adapt
 from gce.graphs.graph import Graph
 from gce.graphs.topology import Topology
 from gce.training.batches import Recorded, digest
@@ -26,6 +26,8 @@ from gce.trajectory import Dataset, Episode
 FRESH_SHARE = 0.2
 """Of windows that open their episode."""
 UNIT_SYSTEMS = 100
+SLOPES = 2_000_000
+"""Derivatives of a path, times the edges that each goes through, beyond which fewer rows are linearised."""
 
 
 @dataclass(frozen=True)
@@ -144,6 +146,43 @@ class FineTuned(Trainable):
                 if error < least:
                     best, least = found, error
         return best
+
+
+class Advancing(FineTuned):
+    """A baseline that gives the next state from the state."""
+
+    @abstractmethod
+    def advance(
+        self, state: Float[Tensor, "*batch nodes c"], inputs: Float[Tensor, "*batch nodes i"], topology: Topology
+    ) -> Float[Tensor, "*batch nodes c"]: ...
+
+    def adapted(self, graph: Graph) -> Advanced:
+        return Advanced(self, graph)
+
+
+class Advanced(Selecting):
+    """x is the state itself, which the model advances."""
+
+    model: Advancing
+
+    def encode(self, state: Float[Tensor, "*batch nodes c"]) -> Float[Tensor, "*batch s"]:
+        return state.flatten(-2)
+
+    def step(self, x: Float[Tensor, "*batch s"], inputs: Float[Tensor, "*batch nodes i"]) -> Float[Tensor, "*batch s"]:
+        state = x.unflatten(-1, (self.graph.num_nodes, -1))
+        return self.model.advance(state, inputs, self.topology).flatten(-2)
+
+    def slopes(
+        self, x: Float[Tensor, "M s"], inputs: Float[Tensor, "M nodes i"]
+    ) -> tuple[Float[Tensor, "M s s"], Float[Tensor, "M s n"]]:
+        """On a large graph, where a row takes ten seconds, at some rows of the path, each for those nearest to it."""
+        many = max(1, SLOPES // (x.shape[-1] * max(1, self.graph.num_edges)))
+        if many >= len(x):
+            return super().slopes(x, inputs)
+        at = torch.linspace(0, len(x) - 1, many + 2)[1:-1].round().long()
+        by_x, by_u = super().slopes(x[at], inputs[at])
+        nearest = (torch.arange(len(x))[:, None] - at).abs().argmin(1)
+        return by_x[nearest], by_u[nearest]
 
 
 def training_of(

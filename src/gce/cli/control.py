@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import tyro
 
+from gce.cli.beside import table, warn
 from gce.cli.common import (
     Labels,
     check_numbers,
@@ -128,11 +129,11 @@ class Control:
                 "`gce adapt` wrote; name one of these"
             )
         _advise(answer)
+        warn(*answer.get("warnings", ()))
         if self.json:
             print(told(answer))
         else:
-            for name, value in answer.items():
-                print(f"{name}: {value:.4g}" if isinstance(value, float) else f"{name}: {value}")
+            print(table(answer))
 
     # ---- the two kinds of system ----
 

@@ -238,20 +238,22 @@ class Replay:
 
 @dataclass
 class Check:
-    """Read a data set file, or a folder to import, to the end and tell everything that is wrong with it."""
+    """Read a data set file, or a folder to import, to the end: what is wrong with it, what it shows, what looks odd."""
 
     file: tyro.conf.Positional[Path]
     """A data set file or a folder of CSV or npz files."""
+    json: bool = False
+    """Print JSON on standard output."""
 
     def run(self) -> None:
         from gce.trajectory import Dataset, check_file
 
         if self.file.is_dir():
-            from gce.trajectory.importing import check_folder, count_episodes
+            from gce.trajectory.importing import count_episodes, read_folder
 
             with progress("checking", count_episodes(self.file)) as done:
-                found = check_folder(self.file, done)
-            print(f"{self.file}: good; {_told(found)}")
+                summary, data = read_folder(self.file, done)
+            self._tell(data, _told(summary))
             return
         megabytes = self.file.stat().st_size // MEGABYTE if self.file.is_file() else 0
         with progress("checking", megabytes, "MB") as done:
@@ -269,7 +271,29 @@ class Check:
             groups, lengths = len(set(data.groups.tolist())), data.lengths
             steps = _range(int(lengths.min()), int(lengths.max()))
             held = f"{len(data)} episodes of {_count(groups, 'system')}"
-            print(f"{self.file}: good; {held}, {steps} steps each, world {data.world}")
+            self._tell(data, f"{held}, {steps} steps each, world {data.world}")
+
+    def _tell(self, data: Any, held: str) -> None:
+        from gce import __version__
+        from gce.trajectory.findings import look_over, told
+
+        structure, warned = look_over(data)
+        said = told(data, structure)
+        if self.json:
+            answer = {
+                "held": held,
+                "episodes": len(data),
+                "systems": len(set(data.groups.tolist())),
+                "world": data.world,
+                "structure": structure.described(),
+                "found": said,
+                "warnings": [{"what": w.what, "advice": w.advice} for w in warned],
+                "version": __version__,
+            }
+            print(json.dumps(answer))
+            return
+        print(f"{self.file}: good; {held}")
+        print("\n".join([f"  found: {sentence}" for sentence in said] + [f"  warning: {w}" for w in warned]))
 
 
 @dataclass

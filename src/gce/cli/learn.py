@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import tyro
 
+from gce.cli.beside import said, warn
 from gce.cli.common import check_numbers, episode_of, find_model, known_names, others_of_group, told, units
 from gce.errors import InputError
 from gce.model.methods import Method
@@ -101,10 +102,12 @@ class Train:
         import torch
 
         from gce import __version__
+        from gce.baselines.references import validation_beside, warning_of
         from gce.model.files import save_model
-        from gce.training.learning import train
+        from gce.training.learning import split_for_training, train
         from gce.training.preparation import by_time, settings_of, usual_method
         from gce.trajectory import Dataset
+        from gce.trajectory.findings import look_over
 
         if self.device != "cpu" and not torch.cuda.is_available():
             raise InputError(f"--device is {self.device!r}, but PyTorch finds no GPU here; leave it at cpu")
@@ -145,6 +148,8 @@ class Train:
                     f"{self.data} is of the world {data.world or 'own'}, not of {self.world}; name that one"
                 )
 
+            if data.world is None:
+                warn(*map(str, look_over(data)[1]))
             about["data"] = data.metadata.get("recording", {"file": self.data.name})
             told = 0
 
@@ -181,17 +186,20 @@ class Train:
                 model=model,
                 training={name: value for name, value in given.items() if value is not None},
             )
+            beside = validation_beside(trained.model, split_for_training(data, self.validation, self.seed)[0])
         about |= {
             "seconds": round(trained.seconds, 1),
             "validation_nrmse": trained.validation_nrmse,
             "weights": trained.weights,
+            "references": beside,
         }
         save_model(trained.model, self.out, about)
         print(
-            f"{self.out}: validation NRMSE {trained.validation_nrmse:.4f} after {trained.seconds:.0f} s; "
-            f"give it to the other commands with --model {self.out}",
+            f"{self.out}: validation NRMSE {trained.validation_nrmse:.4f} ({said(beside)}) after "
+            f"{trained.seconds:.0f} s; give it to the other commands with --model {self.out}",
             file=sys.stderr,
         )
+        warn(warning_of(trained.validation_nrmse, beside))
 
     def _published(self) -> dict[str, Any]:
         """Choices that the paper leaves; what leaves its text is refused."""
@@ -315,6 +323,7 @@ class Predict:
             episode, others = episode_of(data, self.file, self.episode), others_of_group(data, self.episode, self.adapt)
             adapting = [data[k] for k in others]
             unit, names = units(data.world, model), known_names(data.metadata, episode.parameters)
+        from gce.baselines.references import errors_beside, warning_of
         from gce.system.system import prediction
         from gce.system.weights import mean_of, weights_told
 
@@ -324,12 +333,15 @@ class Predict:
             for s in range(self.seeds if self.noise else 1)
         ]
         errors = np.mean([result.nrmse for result in results], axis=0)
-        by_step = {str(k): float(errors[k - 1]) if k <= len(errors) else None for k in (1, 10, 50, 100)}
-        by_step["mean"] = float(errors.mean())
+        by_step = _by_step(errors)
+        beside = errors_beside(model, episode, results[0].adapting, unit, results[0].predicted[0])
+        warned = warning_of(float(errors.mean()), {k: None if e is None else e.mean() for k, e in beside.items()})
         if len(others) < self.adapt:
             print(f"adapted to {len(others)} episodes, all there are (asked for {self.adapt})", file=sys.stderr)
         answer = {
             "nrmse": by_step,
+            "references": {name: None if e is None else _by_step(e) for name, e in beside.items()},
+            "warnings": [] if warned is None else [warned],
             "coverage_90": sum(result.coverage for result in results) / len(results),
             "weights": mean_of(
                 [weights_told(r.system, episode, r.adapting, unit, r.predicted[0], reproject) for r in results]
@@ -358,4 +370,12 @@ class Predict:
         else:
             for step, error in by_step.items():
                 when = "mean" if step == "mean" else f"at step {step}"
-                print(f"NRMSE {when}: {'the episode is shorter' if error is None else f'{error:.4g}'}")
+                told_beside = said({k: None if e is None else _by_step(e)[step] for k, e in beside.items()})
+                print(f"NRMSE {when}: {'the episode is shorter' if error is None else f'{error:.4g} ({told_beside})'}")
+        warn(warned)
+
+
+def _by_step(errors: Any) -> dict[str, float | None]:
+    """At some steps, None where the episode is shorter, and the mean."""
+    at = {str(k): float(errors[k - 1]) if k <= len(errors) else None for k in (1, 10, 50, 100)}
+    return {**at, "mean": float(errors.mean())}

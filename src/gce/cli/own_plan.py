@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gce.cli.beside import plan_warnings, prediction_beside
 from gce.cli.common import Labels, episode_of, finite, goal_at, known_names, write_plan
 from gce.errors import InputError
 from gce.names import some
@@ -129,12 +130,19 @@ def plan_own(own: Own, asked: Control) -> dict[str, Any]:
     problem = in_space_of(model, problem, **asked.costs())
     with planning(f"planning {M} steps") as tell:
         plan = Controller(own.system, problem, weights=asked.weights, tell=tell).plan(start, opening=True)
-    away = (plan.observations[-1] - problem.goals[-1])[... if goal.tracked is None else goal.tracked]
+    told = ... if goal.tracked is None else goal.tracked
+    away = (plan.observations[-1] - problem.goals[-1])[told]
     size = float(np.linalg.norm(problem.goals[-1]))  # free coordinates are 0 there
-    unit = np.broadcast_to(problem.unit, problem.goals[-1].shape)[... if goal.tracked is None else goal.tracked]
+    unit = np.broadcast_to(problem.unit, problem.goals[-1].shape)[told]
+    still = (start - problem.goals[-1])[told]
+    distance, nothing = (float(np.sqrt(np.square(gap / unit).mean())) for gap in (away, still))
+    prediction = prediction_beside(own, M)
     answer = {
         "predicted_control_error": float(np.linalg.norm(away)) / size if size else None,
-        "predicted_distance": float(np.sqrt(np.square(away / unit).mean())),
+        "predicted_distance": distance,
+        "start_distance": nothing,
+        "prediction": prediction,
+        "warnings": plan_warnings(nothing, distance, prediction),
         "predicted_cost": plan.cost,
         "status": plan.status,
         "plan_seconds": [plan.seconds],

@@ -40,6 +40,10 @@ class Reproduce:
     """The folder of the trained models; by default `models` in the results."""
     recorded: Path | None = None
     """The folder of recordings made by others (WORLD_GROUP.npz), for `recorded`."""
+    data: Path | None = None
+    """The folder of recordings of systems of others (KIND_train and KIND_validation, .h5 or .npz), for `foreign`."""
+    train_minutes: float = 3.0
+    """For `foreign`: CPU minutes that each of its models is trained for, here, where it is missing."""
     sample: int = 1
     """For `carry`: how many runs of each experiment, world and method are computed again."""
 
@@ -50,7 +54,9 @@ class Reproduce:
         from gce.reproduce.experiment import PRESETS, Context, Shard
         from gce.reproduce.runner import EXPERIMENTS, experiment_named, report, reproduce
 
-        context = Context(self.models or self.results / "models", self.results, self.recorded)
+        context = Context(
+            self.models or self.results / "models", self.results, self.recorded, self.data, self.train_minutes
+        )
         if not self.name:
             width = max(map(len, EXPERIMENTS))
             for name, experiment in EXPERIMENTS.items():
@@ -58,6 +64,10 @@ class Reproduce:
             return
         if not self.minutes > 0:
             raise InputError(f"--minutes is {self.minutes}, expected more than 0")
+        if not 0 < self.train_minutes < float("inf"):
+            raise InputError(f"--train-minutes is {self.train_minutes}, expected more than 0")
+        if self.name == "foreign" and self.data is None:
+            raise InputError("foreign needs recordings of systems of others; give their folder with --data")
         if self.jobs < 1:
             raise InputError(f"--jobs is {self.jobs}, expected 1 or more")
         if self.recorded is not None and not self.recorded.is_dir():

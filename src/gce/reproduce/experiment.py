@@ -223,11 +223,17 @@ PRESETS = {preset.name: preset for preset in (QUICK, EVENING, PAPER)}
 
 @dataclass(frozen=True)
 class Context:
-    """Where things are. models: WORLD/NAME of each trained model; recorded: systems recorded by others."""
+    """Where things are.
+
+    models: WORLD/NAME of each trained model; recorded: systems of our worlds recorded by others; data: recordings of
+    systems of others (`foreign`), for which models are trained for so many CPU minutes each.
+    """
 
     models: Path
     results: Path
     recorded: Path | None = None
+    data: Path | None = None
+    train_minutes: float = 3.0
     skipped: list[str] = field(default_factory=list)
     """Sentences: what is left out, and why."""
 

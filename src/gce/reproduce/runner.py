@@ -19,6 +19,7 @@ from gce.errors import InputError
 from gce.reproduce.claims import claims, lead_table
 from gce.reproduce.control_tables import Bandwidth, Dimension, FittingNumber, GridNoise, Main
 from gce.reproduce.experiment import PAPER, PRESETS, Cell, Context, Experiment, Preset, Queue, Shard, Store, write_file
+from gce.reproduce.foreign import Foreign
 from gce.reproduce.picture_tables import ControlPictures, EvalTime, Weights
 from gce.reproduce.prediction_tables import Prediction, Recorded, SampleEfficiency
 from gce.reproduce.statistics import Record, csv_text, markdown
@@ -40,6 +41,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         Weights(),
         ControlPictures(),
         Recorded(),
+        Foreign(),
     )
 }
 """In the order of their value."""

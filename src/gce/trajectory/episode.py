@@ -217,7 +217,7 @@ class Limits:
 
     def check(self, actions: Array, where: str = "") -> None:
         """Refuse recorded actions of nodes that take none; actions beyond the bounds are the recording's affair."""
-        idle = np.abs(actions) * ~self.actuated[:, None] > 0
+        idle = (actions != self.low) & ~self.actuated[:, None]
         if idle.any():
             step, node, column = np.argwhere(idle)[0]
             raise InputError(

@@ -40,7 +40,8 @@ class Rows:
     kind: Int[Array, " E"]
 
     @classmethod
-    def of(cls, data: Dataset) -> Rows:
+    def of(cls, data: Dataset, joined: bool = True) -> Rows:
+        """joined: whether neighbours are the nodes that edges join, or all that none does."""
         chosen = np.unique(np.linspace(0, len(data) - 1, EPISODES).round().astype(int))
         nodes = sum(data[int(k)].num_nodes * data[int(k)].length for k in chosen)
         stride, found, start = -(-nodes // ROWS), [], 0
@@ -50,6 +51,10 @@ class Rows:
             o, a, graph, n = e.observations.astype(np.float64), e.actions.astype(np.float64), e.graph, e.num_nodes
             some = graph.edge_index[0] != graph.edge_index[1]
             (s, r), kind = graph.edge_index[:, some], graph.edge_type[some]
+            if not joined:
+                apart = ~np.eye(n, dtype=bool)
+                apart[s, r] = False
+                (s, r), kind = np.nonzero(apart), np.zeros(apart.sum(), int)
             part = np.full(len(steps), place % 2) if len(chosen) > 1 else (steps >= e.length // 2).astype(int)
             was = np.maximum(steps - 1, 0)
             near, past_near = (o[at][:, s] - o[at][:, r] for at in (steps, was))

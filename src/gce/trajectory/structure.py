@@ -273,6 +273,8 @@ def _vectors(rows: Rows, found: Structure) -> tuple[tuple[int, ...], ...]:
     """Positions whose lengths between neighbours vary least, and their velocities."""
     velocity = {p: v for p, v, _ in found.moves}
     squares = rows.near**2
+    if len(squares) < 100:
+        return ()
     _, groups = np.unique(np.stack([rows.system[rows.row], rows.kind]), axis=1, return_inverse=True)
     count = np.bincount(groups.ravel())
     means = np.stack([np.bincount(groups.ravel(), column) for column in squares.T], axis=1) / count[:, None]
@@ -280,7 +282,7 @@ def _vectors(rows: Rows, found: Structure) -> tuple[tuple[int, ...], ...]:
 
     def rigid(group: tuple[int, ...]) -> float:
         parts = squares[:, group].var(0)
-        return float(squares[:, group].sum(1).var() / parts.sum()) if len(squares) > 100 and parts.min() > 0 else 1.0
+        return float(squares[:, group].sum(1).var() / parts.sum()) if parts.min() > 0 else 1.0
 
     scored = [(rigid(group), group) for k in (2, 3) for group in combinations(sorted(velocity), k)]
     taken: list[tuple[int, ...]] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,7 @@ import numpy as np
 
 from gce.errors import InputError
 from gce.graphs.graph import Graph
-from gce.trajectory import Limits, Writer
+from gce.trajectory import Dataset, Limits, Writer
 from gce.trajectory.arrays import number_relations
 from gce.trajectory.importing.episodes import Columns, find_columns, read_episode
 from gce.trajectory.importing.systems import SystemTables, natural, read_system
@@ -41,10 +42,17 @@ def count_episodes(folder: Path | str) -> int:
 
 
 def check_folder(folder: Path | str, progress: Progress = lambda episodes: None) -> Summary:
-    """Read everything and keep nothing; an `InputError` lists all that is wrong."""
-    root = Path(folder)
-    contents = _Contents.read(root)
-    return _fill(contents, Flattener(lambda name, rows: None), progress)
+    """Read everything; an `InputError` lists all that is wrong."""
+    return read_folder(folder, progress)[0]
+
+
+def read_folder(folder: Path | str, progress: Progress = lambda episodes: None) -> tuple[Summary, Dataset]:
+    """What a folder holds, and its data set in memory."""
+    contents, kept = _Contents.read(Path(folder)), defaultdict[str, list[np.ndarray]](list)
+    flat = Flattener(lambda name, rows: kept[name].append(rows))
+    summary = _fill(contents, flat, progress)
+    arrays = {name: np.concatenate(pieces) for name, pieces in kept.items()}
+    return summary, Dataset({**arrays, **flat.tables()}, contents.metadata(), np.arange(flat.num_episodes))
 
 
 def import_folder(folder: Path | str, out: Path | str, progress: Progress = lambda episodes: None) -> Summary:

@@ -22,6 +22,12 @@ function summary() {
     add("cost", f.cost);
   } else {
     add("predicted error at the end", f.predicted_control_error);
+    add("distance to the goal, at the start", f.start_distance);
+    if (f.prediction) {
+      const beside = [["model", "model"], ["persistence", "persistence"], ["DMDc", "dmdc"]].filter(([, key]) => typeof f.prediction[key] === "number");
+      add("prediction error (NRMSE)", beside.map(([name, key]) => `${name} ${brief(f.prediction[key])}`).join(", "));
+    }
+    for (const sentence of f.warnings || []) add("warning", sentence);
     add("predicted cost", f.predicted_cost);
   }
   const seconds = f.plan_seconds || [];

@@ -1,0 +1,68 @@
+"""What commands tell of references beside our figures, and the warnings where ours are no better."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gce.cli.own_plan import Own
+
+
+def said(beside: Mapping[str, float | None]) -> str:
+    """Figures of the references, for brackets."""
+    from gce.baselines.references import TITLES
+
+    return ", ".join(f"{TITLES[name]} {value:.4g}" for name, value in beside.items() if value is not None)
+
+
+def warn(*sentences: str | None) -> None:
+    for sentence in sentences:
+        if sentence is not None:
+            print(f"warning: {sentence}", file=sys.stderr)
+
+
+def prediction_beside(own: Own, steps: int) -> dict[str, float | None] | None:
+    """Mean NRMSE of the model and of the references on the episode that a plan starts from; None where there is none.
+
+    The episode is not among those adapted to; an adapted system from a folder has none of these, so no DMDc.
+    """
+    from gce.baselines.references import errors_beside
+    from gce.metrics import nrmse
+
+    if own.episode is None:
+        return None
+    episode, model = own.episode.window(0, min(steps, own.episode.length)), own.system.model
+    unit, truth = model.observation_std.double().numpy(), episode.observations.astype(float)
+    predicted = own.system.predict(truth[0], episode.actions, exogenous=episode.exogenous)
+    beside = errors_beside(model, episode, own.adapted, unit)
+    ours = float(nrmse(predicted[1:], truth[1:], unit).mean())
+    return {"model": ours, **{name: None if e is None else float(e.mean()) for name, e in beside.items()}}
+
+
+def plan_warnings(nothing: float, planned: float, prediction: Mapping[str, float | None] | None) -> list[str]:
+    """Sentences about a plan that is not worth much: distances to the goal at the start and at its end."""
+    from gce.baselines.references import warning_of
+
+    found = []
+    if nothing > 0 and not planned < nothing:
+        found.append(
+            f"the plan is expected to end {planned:.3g} standard deviations from the goal, no nearer than the start "
+            f"({nothing:.3g}); doing nothing may be as good"
+        )
+    if prediction is not None and prediction["model"] is not None:
+        beside = {name: value for name, value in prediction.items() if name != "model"}
+        found += [sentence for sentence in [warning_of(prediction["model"], beside)] if sentence is not None]
+    return found
+
+
+def table(answer: Mapping[str, Any]) -> str:
+    """Figures of a plan or run, a line each; warnings are told apart."""
+    lines = []
+    for name, value in answer.items():
+        if name == "prediction" and value is not None:
+            value = f"model {value['model']:.4g}, " + said({k: v for k, v in value.items() if k != "model"})
+        if name != "warnings":
+            lines.append(f"{name}: {value:.4g}" if isinstance(value, float) else f"{name}: {value}")
+    return "\n".join(lines)
