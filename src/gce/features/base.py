@@ -123,6 +123,10 @@ class Features(nn.Module, ABC):
     """The dynamics that planners use, as "module:class"; imported when a plan is made."""
     adapted: ClassVar[str] = "gce.system.system:System"
     """The class of systems adapted to, as "module:class"."""
+    trained: ClassVar[str] = "gce.training.learning:training_of"
+    """What makes a training of a model, as "module:function"."""
+    structured: ClassVar[bool] = True
+    """Whether a world's preset and metadata say what a model should know; otherwise the structure found in the data."""
     selects: ClassVar[bool] = True
     """Whether the observation is among the features; otherwise `decoder` finds it."""
     planned_in_features: ClassVar[bool] = False
@@ -309,6 +313,10 @@ class Features(nn.Module, ABC):
     def anchored(self, topology: Topology) -> bool:
         """Whether plans are made around one state: where derivatives along a path would take too long."""
         return topology.num_nodes > MANY_NODES
+
+    def measure(self, mean: Float[Tensor, " d"], std: Float[Tensor, " d"], step: Float[Tensor, " d"]) -> None:
+        """Hear of the observations' means and spreads, and of the spreads of their increments, before `prepare`."""
+        return None
 
     @torch.no_grad()
     def prepare(self, samples: Iterable[tuple[Float[Tensor, "_ _ state"], Topology]]) -> None:

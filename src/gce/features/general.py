@@ -131,6 +131,8 @@ class General(Features):
     filtered = False
     dynamics = "gce.dynamics.general:GeneralDynamics"
     adapted = "gce.system.general:GeneralSystem"
+    trained = "gce.training.general:training_of_general"
+    structured = False
     settings = {
         "form": "local",
         "potential": "constant",
@@ -251,6 +253,9 @@ class General(Features):
                 h = self.whole(h, told[-1], wires)
             h = one(h, told[k], wires)
         return torch.cat([self.decode(h), torch.ones_like(h[..., :1])], -1)
+
+    def measure(self, mean: Float[Tensor, " d"], std: Float[Tensor, " d"], step: Float[Tensor, " d"]) -> None:
+        self.motion.set_units(mean, std, step)
 
     @torch.no_grad()
     def prepare(self, samples: Iterable[tuple[Float[Tensor, "nodes batch state"], Topology]]) -> None:

@@ -23,6 +23,7 @@ from gce.model.hierarchy import Hierarchy, learner
 from gce.model.model import Model, nodes_first
 from gce.operators.hierarchy import shift
 from gce.training.batches import Recorded, TrainingConfig, digest
+from gce.training.learning import validation_error
 from gce.training.loop import Training
 from gce.trajectory import Episode
 
@@ -70,8 +71,6 @@ def training_of_general(
     folder: Path,
 ) -> Training:
     """The training of a model of the general method."""
-    from gce.training.learning import validation_error
-
     learning = Learning(model, len(systems), config.seed).to(model.device)
     # Nodes teach alike: graphs with many need fewer windows and rows.
     most = ROWS / (config.systems * np.mean([one.graph.num_nodes for one in systems]))

@@ -5,6 +5,7 @@ In the end a model may look once more at all systems it was trained on, and keep
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -29,7 +30,6 @@ from gce.system.evidence import colour_of, see, total
 from gce.system.system import adapt
 from gce.system.weights import mean_of, weights_told
 from gce.training.batches import Recorded, SystemData, TrainingConfig, digest, draw_batch, loss_of
-from gce.training.general import training_of_general
 from gce.training.loop import Progress, Training, place_for
 from gce.training.preparation import by_time, config_for, prepare, settings_of, usual_method
 from gce.trajectory import Dataset, Episode
@@ -117,7 +117,8 @@ def train(
     wanted = max(horizon, settings.fit_steps)
     systems = equal_systems(rest, wanted, cut, lambda episodes: SystemData(prepared, episodes))
     with place_for(folder) as place:
-        make: TrainingOf = training_of_general if method == "general" else training_of
+        module, name = prepared.features.trained.split(":")
+        make: TrainingOf = getattr(importlib.import_module(module), name)
         run = make(prepared, systems, kept, settings, place)
         run.improved = lambda: best(prepared, run.best)
         run.resume()

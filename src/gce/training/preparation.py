@@ -12,7 +12,6 @@ from torch import Tensor
 
 from gce.errors import InputError, warn
 from gce.features import KINDS
-from gce.features.general import General
 from gce.features.published import PRESETS, Published, left_text
 from gce.model.config import FLAT, SHARED, ModelConfig, check_asked, configured, kind_asked_for
 from gce.model.methods import check_method
@@ -148,7 +147,7 @@ def config_for(data: Dataset, **overrides: Any) -> ModelConfig:
         "previous_action": late,
     }
     preset = _preset(data.world, "model")
-    if kind_asked_for(overrides) is General:  # knows nothing of a world
+    if not kind_asked_for(overrides).structured:
         preset = {}
         shown = find_structure(data)
         found |= {"structure": shown.described(), "history": shown.history}
@@ -185,10 +184,8 @@ def prepare(config: ModelConfig, data: Dataset, seed: int = 0) -> Model:
     part = take_units(model, data, seed)
     with torch.no_grad():
         model.observation_mean[[velocity for _, velocity in config.kinematics]] = 0
-        if isinstance(model.features, General):
-            steps = np.concatenate([np.diff(e.observations, axis=0).reshape(-1, config.num_observations) for e in part])
-            units = model.observation_mean, model.observation_std
-            model.features.motion.set_units(*units, torch.as_tensor(steps.std(0), dtype=torch.float32))
+        steps = np.concatenate([np.diff(e.observations, axis=0).reshape(-1, config.num_observations) for e in part])
+        model.features.measure(model.observation_mean, model.observation_std, model.tensor(steps.std(0)))
         model.features.inputs.unit_mean.copy_(model.observation_mean)
         model.features.inputs.unit_std.copy_(model.observation_std)
         systems = [SystemData(model, [part[k]]) for k in range(min(len(part), 100))]
