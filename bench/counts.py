@@ -2,7 +2,7 @@
 
     python -m bench.counts [--where]
 
-prints, for Rope and Soft with --out, how many of the package's files execute a line of their own functions, how many
+prints, for Rope and Soft, how many of the package's files execute a line of their own functions, how many
 calls turn numpy arrays into tensors or back, and how often each episode is encoded for adapting. --where says where.
 """
 
@@ -110,9 +110,9 @@ def run(world: str, objects: int, steps: int, folder: Path) -> dict[str, Any]:
     command = ["data", world, "--objects", str(objects), "--episodes", "9"]
     _quietly([*command, "--group-size", "9", "--steps", str(steps), "--out", str(file)])
     with files_executed() as files:
-        _quietly(["control", str(file), "--json", "--out", str(folder / world)])
+        _quietly(["control", str(file), "--json"])
     with crossings() as crossed, encodings() as encoded:
-        _quietly(["control", str(file), "--json", "--out", str(folder / world)])
+        _quietly(["control", str(file), "--json"])
     return {
         "files": len(files),
         "crossings": sum(crossed.values()),

@@ -45,7 +45,7 @@ def test_weights_are_positive_and_add_up_to_one(name):
     topology, psi = Topology.of(graph()), features()
     weights = gibbs_weights(make_potential(name, 5, 2.0), psi, topology)
     totals = topology.sum(weights)
-    assert bool((weights > 0).all())
+    assert bool((weights >= 0).all()) and (name == "identity" or bool((weights > 0).all()))
     assert torch.allclose(totals, torch.ones_like(totals), atol=1e-6)
 
 
@@ -66,6 +66,12 @@ def test_a_tiny_bandwidth_leaves_a_node_to_itself_and_a_huge_one_is_constant(nam
     assert torch.allclose(gibbs_weights(make_potential(name, 5, 1e-6), psi, topology), own)
     even = gibbs_weights(make_potential("constant", 5), psi, topology)
     assert torch.allclose(gibbs_weights(make_potential(name, 5, 1e6), psi, topology), even, atol=1e-4)
+
+
+def test_identity_leaves_a_node_its_own_features():
+    topology, psi = Topology.of(graph()), features()
+    field = mean_field(gibbs_weights(make_potential("identity", 5), psi, topology), psi, topology)
+    assert torch.allclose(field, psi, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", POTENTIALS)
@@ -108,7 +114,7 @@ def test_what_is_no_potential_is_told():
 def test_the_concentration_says_whether_f_is_a_square_of_the_distance(name):
     potential, psi = make_potential(name, 5, 0.7), features()
     c = potential.concentration
-    assert (c is None) == (name in ("laplace", "vmf", "mlp"))
+    assert (c is None) == (name in ("laplace", "vmf", "mlp", "identity"))
     if c is not None:
         assert torch.allclose(potential(psi, psi.flip(0)), -c * (psi - psi.flip(0)).square().sum(-1), rtol=1e-5)
 

@@ -171,8 +171,9 @@ class Constant(Potential):
         return 0.0
 
 
+@register_potential
 class Identity(Potential):
-    """f = 0 of a node and itself, otherwise minus infinity: no neighbour counts. To compare with, not to train."""
+    """f = 0 of a node and itself, otherwise minus infinity: no neighbour counts. To compare with."""
 
     name, at_most_own = "identity", True
 

@@ -8,7 +8,7 @@ from scipy.sparse import csr_array
 
 from gce.control.graph_path import LinearPath
 from gce.control.solver import SOLVERS, Condensed, Solver, Suitable, chosen_solver, register_solver
-from gce.control.tracking import Status
+from gce.control.tracking import DensePath, Selection, Status
 from gce.errors import InputError
 from plans import random_problem
 
@@ -43,9 +43,10 @@ def test_a_solver_refuses_what_it_is_not_made_for():
     problem = random_problem(0)
     path = problem.path
     sparse = replace(problem, path=LinearPath(path.A[0], csr_array(path.B[0]), path.c, path.x0))
-    for name in ("riccati", "condensed"):
-        with pytest.raises(InputError, match=f"'{name}' needs dynamics as matrices"):
-            solved(name, sparse)
+    with pytest.raises(InputError, match="'riccati' needs dynamics as matrices"):
+        solved("riccati", sparse)
+    with pytest.raises(InputError, match="'condensed' needs dynamics as matrices"):
+        solved("condensed", replace(random_problem(0, soft=1.0), path=sparse.path))
     assert solved("matrix_free", sparse)[1] is solved("suitable", sparse)[1] is Status.SOLVED
 
 
@@ -82,3 +83,18 @@ def test_registration_names_what_is_missing():
         with pytest.raises(InputError, match=words):
             register_solver(cls)
     assert list(SOLVERS) == ["riccati", "condensed", "matrix_free", "suitable"]
+
+
+@pytest.mark.parametrize("selected", [True, False])
+def test_equal_steps_are_condensed_from_the_powers_of_one_matrix(selected):
+    problem = random_problem(4, 0.5)
+    path, M = problem.path, len(problem.e)
+    equal = DensePath(np.repeat(path.A[:1], M, 0), np.repeat(path.B[:1], M, 0), path.c, path.x0)
+    linear = LinearPath(path.A[0], csr_array(path.B[0]), path.c, path.x0)
+    E = Selection(np.array([2, 0]), np.random.default_rng(1).random((M, 2)), path.A.shape[1]) if selected else problem.E
+    np.testing.assert_allclose(linear.gram(E), equal.gram(E), rtol=1e-9, atol=1e-12)
+    bounded = replace(problem, E=E, e=problem.e[:, : 2 if selected else None])
+    expected, _ = Condensed().solve(replace(bounded, path=equal), np.zeros_like(problem.w))
+    found, status = Suitable().solve(replace(bounded, path=linear), np.zeros_like(problem.w))
+    assert status.ok
+    np.testing.assert_allclose(found, expected, atol=1e-6)

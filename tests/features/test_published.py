@@ -10,8 +10,10 @@ import gce
 from gce.control.graph_path import LinearPath
 from gce.dynamics import embedded
 from gce.dynamics.embedded import EmbeddedDynamics
+from gce.envs import WORLDS
+from gce.model.files import about_model
 from gce.model.step import Stepper, path_of
-from gce.training.preparation import config_for, prepare
+from gce.training.preparation import config_for, prepare, settings_of
 
 
 @pytest.fixture(scope="module")
@@ -114,3 +116,25 @@ def test_a_published_model_is_saved_and_loaded(tmp_path, recorded, trained, syst
     episode = recorded[0]
     paths = [s.predict(episode.observations[0], episode.actions) for s in (system, again)]
     np.testing.assert_array_equal(*paths)
+
+
+def test_the_tuned_preset_changes_nothing_that_it_may_not():
+    may = {"rounds", "node_width", "edge_width", "bound", "scale", "heard", "q1", "q2", "q_terminal"}
+    may_train = {"iterations", "horizon", "horizons", "learning_rate", "schedule", "forward", "relative"}
+    may_train |= {"fresh_share", "fit_episodes"}  # how windows are drawn and what operators are fitted on is not said
+    for world in (None, *WORLDS):
+        literal, school = settings_of("published", "literal", world, {})
+        tuned, training = settings_of("published", "tuned", world, {})
+        assert {name for name in tuned if tuned[name] != literal.get(name)} <= may
+        assert {name for name in {*training, *school} if training.get(name) != school.get(name)} <= may_train
+        assert training["systems"] * training["rollouts"] == school["systems"] * school["rollouts"] == 8
+    assert school["learning_rate"] == 1e-4 and school["schedule"] == "paper" and school["horizons"] == (16,)
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_a_published_model_ships_for_every_world(world):
+    folder = gce.shipped(world, method="published")
+    model = gce.load_model(folder)
+    assert model.method == "published" and model.config.world == world
+    assert sum(file.stat().st_size for file in folder.iterdir()) < 1_000_000
+    assert about_model(folder)["weights"].keys() == {"self", "effective_neighbours", "nrmse_identity", "nrmse_uniform"}

@@ -17,7 +17,7 @@ from gce.model.methods import Method
 from gce.progress import TOLD, progress
 
 Form = Literal["hom_mean", "hom", "dense", "tensor"]
-Potential = Literal["gaussian", "laplace", "vmf", "mlp", "constant"]
+Potential = Literal["gaussian", "laplace", "vmf", "mlp", "constant", "identity"]
 PUBLISHED = ("actions", "estimator", "hom", "updates", "shared_map")
 """Choices that the paper leaves."""
 

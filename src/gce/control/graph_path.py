@@ -18,6 +18,8 @@ import numpy as np
 from jaxtyping import Float
 from scipy.sparse import csc_array, csr_array
 
+from gce.control.tracking import Rows, Selection
+
 Array = np.ndarray
 
 
@@ -37,6 +39,20 @@ class LinearPath:
     @cached_property
     def _A_back(self) -> csr_array | Array:
         return csr_array(self.A.T) if isinstance(self.A, csr_array) else self.A.T
+
+    def gram(self, E: Rows) -> Float[Array, "Mn Mn"]:
+        """sum_t Y_t'Y_t of the responses Y_t = d (E_t x_t) / du: of equal steps all follow from A^k B."""
+        M, after = len(self.c), [self.B.toarray()]
+        for _ in range(M - 1):
+            after.append(self.A @ after[-1])
+        seen = np.ascontiguousarray(np.stack(after).transpose(2, 0, 1))  # [n, M, s]
+        seen = seen[:, :, E.index] if isinstance(E, Selection) else seen
+        Y = np.zeros((M, *seen.shape))
+        for k in range(M):
+            Y[k, :, k:] = seen[:, : M - k]
+        Y = Y.reshape(-1, *seen.shape[1:])
+        weighed = (Y * E.weight if isinstance(E, Selection) else np.einsum("tms,kts->ktm", E, Y)).reshape(len(Y), -1)
+        return weighed @ weighed.T
 
     def forward(self, u: Float[Array, "M n"], affine: bool = True) -> Float[Array, "M s"]:
         x = self.x0 if affine else np.zeros_like(self.x0)

@@ -42,6 +42,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
+from gce.control.graph_path import LinearPath
 from gce.control.matrix_free import solve_matrix_free
 from gce.control.tracking import DensePath, Status, Tracking, columns, dense, rows
 from gce.errors import InputError
@@ -111,14 +112,13 @@ def solve_qp(problem: Tracking, tolerance: float = 1e-9) -> tuple[Float[np.ndarr
     """(controls, status); the controls keep to the limits exactly."""
     import piqp
 
-    path, limits = problem.path, problem.limits
-    if not isinstance(path, DensePath):
+    path, limits, E = problem.path, problem.limits, problem.E
+    if not isinstance(path, DensePath if problem.soft is not None else DensePath | LinearPath):
         raise InputError(
             "the solver 'condensed' needs dynamics as matrices, these are products; choose 'matrix_free' or 'suitable'"
         )
-    M, _, n = path.B.shape
+    M, n = limits.low.shape
     still = path.forward(np.zeros((M, n)))
-    E = dense(problem.E, M)
     H = path.gram(E)
     H[np.diag_indices(M * n)] += np.square(problem.w).reshape(-1)
     miss = rows(E, still) - problem.e
@@ -216,6 +216,8 @@ Controls = Float[np.ndarray, "M n"]
 
 LARGE, LOOSE = 1500, 1e-4
 """Unknowns beyond which a dense quadratic program is slower than products alone; to what tolerance these then go."""
+PRODUCTS = 1e8
+"""Multiplications of condensing equal steps beyond which the same holds."""
 
 
 class Solver(ABC):
@@ -324,7 +326,10 @@ class Suitable(Solver):
     large: int = LARGE
 
     def solve(self, problem: Tracking, start: Controls) -> tuple[Controls, Status]:
-        if not isinstance(problem.path, DensePath):
+        path = problem.path
+        if isinstance(path, LinearPath) and problem.soft is None and path.c.size * start.size**2 <= PRODUCTS:
+            return Condensed().solve(problem, start)
+        if not isinstance(path, DensePath):
             return MatrixFree(LOOSE).solve(problem, start)
         if not Riccati.limits(problem):
             return Riccati().solve(problem, start)

@@ -78,13 +78,14 @@ class DensePath:
         """A of step t."""
         return self.A[t]
 
-    def gram(self, E: Float[Array, "M m s"]) -> Float[Array, "Mn Mn"]:
+    def gram(self, E: Rows) -> Float[Array, "Mn Mn"]:
         """sum_t Y_t'Y_t of the responses Y_t = d (E_t x_t) / du, which are never formed.
 
         What a state costs from then on is x'P x, P_t = E_t'E_t + A_{t+1}'P_{t+1} A_{t+1}; so the block of u_j and an
         earlier u_k is B_j'P_j dx_{j+1} / du_k.
         """
         M, s, n = self.B.shape
+        E = dense(E, M)
         weighed = np.empty((M, n, s))
         square, P = np.empty((s, s)), np.zeros((s, s))
         for t in reversed(range(M)):

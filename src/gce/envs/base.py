@@ -71,6 +71,7 @@ class Recipe:
     unseen: sizes that no model was trained on, for tests. offered: sizes in the explorer, planned within a minute or
     so; None for those trained on. pictures: among the tables.
     model, training: fields of `ModelConfig` and `TrainingConfig`, iterations and horizon that validation preferred.
+    published: the same two for the tuned preset of the paper's method, where they differ from world to world.
     recording: fields of `Recording` for the tables' models, of systems of the sizes trained on.
     baselines: by method, what is changed in its model, schedule and number of validation systems.
     counts: by kind of method (runs, costly, latent, slow), the field of a preset that counts its runs here, if another.
@@ -84,6 +85,7 @@ class Recipe:
     pictures: Pictures = Pictures()
     model: Mapping[str, Any] = field(default_factory=dict)
     training: Mapping[str, Any] = field(default_factory=dict)
+    published: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     recording: Mapping[str, Any] = field(default_factory=lambda: {"episodes": 6000, "group_size": 12})
     baselines: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     counts: Mapping[str, str] = field(default_factory=dict)

@@ -128,7 +128,16 @@ class Flock(GraphEnv):
     object_range = (10, 20)
     group_size = 12
     settings: Mapping[str, Any] = MappingProxyType({"sharpness": SHARPNESS})
-    recipe = Recipe(protocol=Protocol(40, 40, 3e-4, 1.0, 1e-3), unseen=(21, 30), offered=(4, 40), pictures=Pictures())
+    recipe = Recipe(
+        protocol=Protocol(40, 40, 3e-4, 1.0, 1e-3),
+        unseen=(21, 30),
+        offered=(4, 40),
+        pictures=Pictures(),
+        published={
+            "model": {"rounds": 1, "node_width": 32, "edge_width": 16, "scale": 1.5, "heard": 0.0},
+            "training": {"iterations": 2000, "fit_episodes": 4},
+        },
+    )
     metadata: ClassVar[dict[str, Any]] = {"render_modes": ["rgb_array"], "render_fps": 10}  # type: ignore[misc]
 
     parameters: FlockParameters

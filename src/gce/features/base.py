@@ -307,7 +307,7 @@ class Features(nn.Module, ABC):
         return topology.num_nodes > MANY_NODES
 
     @torch.no_grad()
-    def prepare(self, samples: Iterable[tuple[Float[Tensor, "nodes batch state"], Topology]]) -> None:
+    def prepare(self, samples: Iterable[tuple[Float[Tensor, "_ _ state"], Topology]]) -> None:
         """Learn units from states on some graphs, before training."""
         self.inputs.set_units(samples)
 

@@ -171,7 +171,7 @@ class InputLayer(nn.Module):
         return q.unflatten(-1, (-1, 2)), w.unflatten(-1, (-1, 2))
 
     @torch.no_grad()
-    def set_units(self, samples: Iterable[tuple[Float[Tensor, "nodes batch state"], Topology]]) -> None:
+    def set_units(self, samples: Iterable[tuple[Float[Tensor, "_ _ state"], Topology]]) -> None:
         """Learn the units from states on some graphs."""
         gathered: dict[str, dict[int, list[Tensor]]] = {k: {} for k in ("difference", "own", "length", "rate")}
 

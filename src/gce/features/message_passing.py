@@ -13,6 +13,7 @@ between bodies do; the operator then acts on phi alone.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -24,10 +25,16 @@ from gce.features.base import Encode, Features, FeaturesConfig, StateShape
 from gce.features.inputs import InputLayer
 from gce.graphs.topology import Topology
 
+UNBOUNDED = 1e4
+"""A bound within which features are linear."""
+
 
 @dataclass(frozen=True)
 class EncoderShape:
-    """num_features bounded features, then num_linear linear ones; widths of the hidden layers of nodes and edges."""
+    """num_features bounded features, then num_linear linear ones; widths of the hidden layers of nodes and edges.
+
+    shortcut: what is linear in the inputs is added to the bounded features, within their bound.
+    """
 
     num_relations: int
     num_node_types: int
@@ -37,6 +44,7 @@ class EncoderShape:
     edge_width: int = 32
     rounds: int = 2
     conservative: bool = False
+    shortcut: bool = False
 
 
 class Encoder(nn.Module):
@@ -59,8 +67,9 @@ class Encoder(nn.Module):
         self.own = nn.ModuleList(nn.Linear(k, w, bias=False) for k in widths[: s.rounds])
         self.node_type = nn.Parameter(0.3 * torch.randn(s.num_node_types, w))
         self.output = nn.Linear(e if s.conservative else w, s.num_features, bias=not s.conservative)
-        self.linear_edge = nn.Parameter(0.15 * torch.randn(s.num_relations, inputs.num_edge, s.num_linear))
-        self.linear_own = nn.Parameter(0.15 * torch.randn(s.num_relations, inputs.num_own, s.num_linear))
+        linear = s.num_features if s.shortcut else s.num_linear
+        self.linear_edge = nn.Parameter(0.15 * torch.randn(s.num_relations, inputs.num_edge, linear))
+        self.linear_own = nn.Parameter(0.15 * torch.randn(s.num_relations, inputs.num_own, linear))
 
     def forward(self, x: Float[Tensor, "*batch nodes state"], topology: Topology) -> Float[Tensor, "*batch nodes phi"]:
         rows = x.movedim(-2, 0)
@@ -98,9 +107,33 @@ class Encoder(nn.Module):
             if s.conservative:
                 messages = self._bounded(self.output(say(s.rounds)))
                 return topology.net(torch.cat([messages, linear], dim=-1))
+            if s.shortcut:
+                return self._bounded(self.output(hidden) + topology.sum(linear))
             return torch.cat([self._bounded(self.output(hidden)), topology.sum(linear)], dim=-1)
 
         return encode
+
+    @torch.no_grad()
+    def start_at(self, samples: Sequence[tuple[Tensor, Topology]], scale: float, heard: float) -> None:
+        """Set the size of bounded features with a shortcut, before training: std `scale` and mean 0 over the samples.
+
+        heard: the share of what comes from others and from hidden layers, beside what is linear in a node's own
+            inputs. Where it is small, features begin as linear maps of single nodes, and the weights of neighbours by
+            how far apart these are.
+        """
+        own = {int(r) for _, t in samples for r in t.edge_type[t.senders == t.receivers].unique()}
+        others = [r for r in range(self.shape.num_relations) if r not in own]
+        self.linear_own[others] = heard * self.linear_own[others]
+        self.linear_edge.mul_(heard)
+        self.output.weight.mul_(heard)
+        bound, self.bound = self.bound, UNBOUNDED
+        rows = torch.cat([self.on(topology)(x).flatten(0, 1) for x, topology in samples])
+        self.bound = bound
+        gain = scale / rows.std(0).clamp_min(1e-6)
+        self.output.bias.sub_(rows.mean(0)).mul_(gain)
+        self.output.weight.mul_(gain[:, None])
+        self.linear_own.mul_(gain)
+        self.linear_edge.mul_(gain)
 
     def _bounded(self, values: Tensor) -> Tensor:
         """bound x tanh(. / bound), as a sigmoid, which is several times faster: nearly linear in the middle."""

@@ -56,6 +56,7 @@ def left_text(option: str, sentence: str, method: str = "structured") -> InputEr
 class PublishedConfig(FeaturesConfig):
     """num_features within +-bound; widths of hidden layers; rounds of messages.
 
+    scale, heard: how training begins: the std of the features, and the share of messages and hidden layers in them.
     shared_map: one map for phi_H and phi_O. constant: whether a constant stands among the regressors.
     Where the paper leaves a choice: `actions` of all `pairs` of nodes (forward loss, pseudo code) or of `neighbours`
     (equation 'Meta-representation'); `estimator` in one `joint` regression, or each history and each action of
@@ -71,6 +72,8 @@ class PublishedConfig(FeaturesConfig):
     edge_width: int = 32
     rounds: int = 2
     bound: float = 1.0
+    scale: float = 0.5
+    heard: float = 0.1
     shared_map: bool = False
     constant: bool = True
     actions: str = "pairs"
@@ -95,41 +98,47 @@ class PublishedConfig(FeaturesConfig):
             node_width=self.node_width,
             edge_width=self.edge_width,
             rounds=self.rounds,
+            shortcut=True,
         )
         return Encoder(inputs, sizes, self.bound)
 
 
-TUNED = {"bound": 3.0, "rounds": 4, "ridge": 1e-3, "q1": 0.0, "q_terminal": 1.0}
+TUNED = {"bound": 6.0, "scale": 2.0, "rounds": 4, "q_terminal": 1000.0, "q2": 100.0}
 """What the tuned preset changes in the model; the literal one takes the defaults of `PublishedConfig`."""
+SHARED = {"noise_share": 0.0, "fit_steps": 8}
 PRESETS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "literal": (
         {},
         {
+            **SHARED,
             "iterations": 400_000,
             "horizon": 16,
             "horizons": (16,),
             "learning_rate": 1e-4,
             "schedule": "paper",
-            "systems": 8,
+            "systems": 2,
+            "rollouts": 4,
             "forward": 1.0,
             "relative": False,
-            "noise_share": 0.0,
             "fresh_share": 0.0,
         },
     ),
     "tuned": (
         TUNED,
         {
-            "iterations": 6000,
+            **SHARED,
+            "iterations": 10_000,
             "horizon": 40,
-            "horizons": (2, 4, 8, 16, 16, 16, 16, 16, 16, 40, 40),
-            "learning_rate": 1e-3,
+            "horizons": (4, 16, 16, 16, 40, 40, 40),
+            "learning_rate": 2e-3,
+            "systems": 2,
+            "rollouts": 4,
             "forward": 0.3,
-            "noise_share": 0.0,
         },
     ),
 }
-"""Settings of the model and of its training: by the paper's text, and with what the notes say changed."""
+"""Settings of the model and of its training: by the paper's text, and with what the notes say changed. The batch is of
+eight windows, four of each of two systems."""
 
 
 class Published(Features):
@@ -231,7 +240,9 @@ class Published(Features):
         return values if self.config.constant and self.joint else torch.zeros_like(values)
 
     def prepare(self, samples: Any) -> None:
-        """Both maps see inputs in the same units."""
+        """Both maps begin as one: a rollout puts what one predicts where the other stands."""
+        samples = list(samples)
         super().prepare(samples)
+        self.history.start_at(samples, self.config.scale, self.config.heard)
         if self.future is not None:
-            self.future.inputs.load_state_dict(self.history.inputs.state_dict())
+            self.future.load_state_dict(self.history.state_dict())

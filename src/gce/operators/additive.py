@@ -1,4 +1,4 @@
-"""Statistics that add up: what episodes tell of a system, and can be taken out again."""
+"""Statistics that add up: what episodes tell of a system, and can be taken out again; the factor of such a sum."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import dataclasses
 from collections.abc import Callable
 from operator import add, sub
 from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
 
 Statistics = TypeVar("Statistics", bound="Additive")
 SHARED: dict[str, Any] = {"shared": True}
@@ -32,3 +35,16 @@ class Additive:
                 raise ValueError(f"{type(self).__name__}.{part.name} is known on one side only")
             values[part.name] = mine if mine is None or "shared" in part.metadata else operation(mine, theirs)
         return type(self)(**values)
+
+
+def cholesky(system: Tensor) -> Tensor:
+    """Where the ridge is too small for the data, the smallest jitter that makes the matrix definite is added."""
+    if not bool(torch.isfinite(system).all()):
+        raise ValueError("the regression holds numbers that are not finite")
+    factor, info = torch.linalg.cholesky_ex(system)
+    jitter = 1e-14 * system.diagonal(dim1=-2, dim2=-1).mean(-1).clamp_min(1e-300)
+    while bool(info.any()):
+        eye = torch.eye(system.shape[-1], dtype=system.dtype, device=system.device)
+        factor, info = torch.linalg.cholesky_ex(system + jitter[..., None, None] * eye)
+        jitter = 10 * jitter
+    return factor

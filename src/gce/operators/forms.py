@@ -243,7 +243,7 @@ class HomForm(Form):
 class HomMeanForm(Form):
     """C_self psi_i + C_mean (sum over j in E(i) of alpha_ij psi_j) + actions per relation, shared by all nodes.
 
-    own_block: with C_self, the default; without it the form is the paper's, literally.
+    own_block: with C_self, the default; without it the history acts as in the paper's equation.
     """
 
     name, of_paper, shared, weighted = "hom_mean", True, True, True

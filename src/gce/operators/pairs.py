@@ -19,7 +19,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from gce.operators.additive import SHARED, Additive
+from gce.operators.additive import SHARED, Additive, cholesky
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,16 +108,3 @@ class Solved:
         """B of each pair, where C is that of the history."""
         of_Y = self.found[..., self.width :]
         return Pairs(of_Y - self.found[..., : self.width] @ C if self.joint else of_Y, self.columns)
-
-
-def cholesky(system: Tensor) -> Tensor:
-    """Where the ridge is too small for the data, the smallest jitter that makes the matrix definite is added."""
-    if not bool(torch.isfinite(system).all()):
-        raise ValueError("the regression holds numbers that are not finite")
-    factor, info = torch.linalg.cholesky_ex(system)
-    jitter = 1e-14 * system.diagonal(dim1=-2, dim2=-1).mean(-1).clamp_min(1e-300)
-    while bool(info.any()):
-        eye = torch.eye(system.shape[-1], dtype=system.dtype, device=system.device)
-        factor, info = torch.linalg.cholesky_ex(system + jitter[..., None, None] * eye)
-        jitter = 10 * jitter
-    return factor

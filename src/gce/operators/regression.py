@@ -32,9 +32,9 @@ from torch import Tensor
 
 from gce.errors import InputError
 from gce.graphs.topology import Topology
-from gce.operators.additive import SHARED, Additive
+from gce.operators.additive import SHARED, Additive, cholesky
 from gce.operators.forms import Form, Operator, condition_number, residual_by_target
-from gce.operators.pairs import PairSums, Solved, cholesky
+from gce.operators.pairs import PairSums, Solved
 
 
 @dataclass(frozen=True)

@@ -59,7 +59,9 @@ def _published(preset: str, world: str | None, model: Mapping[str, Any]) -> tupl
     if asked != Published.name:
         raise left_text(f"kind={asked!r}", "features come from message passing ('Mapping to RKHSs')")
     of_model, of_training = PRESETS[preset]
-    return {**of_model, **model, "kind": Published.name}, dict(of_training)
+    of_world = _preset(world, "published") if preset == "tuned" else {}
+    training = {**of_training, **of_world.get("training", {})}
+    return {**of_model, **of_world.get("model", {}), **model, "kind": Published.name}, training
 
 
 SETTINGS = {"structured": _structured, "published": _published}
