@@ -5,6 +5,7 @@ import json
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from fuzz.harness import CORPUS, Harness
@@ -26,12 +27,13 @@ def main() -> None:
             return
         began, failures = time.monotonic(), []
         known = json.loads(CORPUS.read_text()) if asked.corpus else []
-        for name, number in [*known, *harness.draw(asked.trials, asked.seed, asked.family)]:
-            outcome = harness.run(name, number)
-            if outcome.wrong:
-                failures.append([name, number])
-                print(f"{name} {number}: {outcome.wrong}", flush=True)
-        print(f"{asked.trials} trials from seed {asked.seed} in {time.monotonic() - began:.0f} s")
+        with suppress(KeyboardInterrupt):  # what was done until then is told
+            for name, number in [*known, *harness.draw(asked.trials, asked.seed, asked.family)]:
+                outcome = harness.run(name, number)
+                if outcome.wrong:
+                    failures.append([name, number])
+                    print(f"{name} {number}: {outcome.wrong}", flush=True)
+        print(f"trials from seed {asked.seed} in {time.monotonic() - began:.0f} s")
         print(harness.table())
     if asked.keep:
         known = json.loads(CORPUS.read_text())

@@ -104,7 +104,7 @@ class Harness:
             seconds = time.monotonic() - began
             if ended:
                 break
-            if seconds > 3 * SECONDS:
+            if seconds > 20 * SECONDS:  # of the clock: the machine may be busy
                 os.kill(child, signal.SIGKILL)
             time.sleep(0.002)
         size, spent = used.ru_maxrss * 1024, used.ru_utime + used.ru_stime
@@ -113,8 +113,8 @@ class Harness:
         if show:
             print(*parts, sep="\n")
         wrong = ""
-        if spent > SECONDS or seconds > 3 * SECONDS:
-            wrong = f"{spent:.0f} s"
+        if spent > SECONDS or code == -signal.SIGKILL:
+            wrong = f"{spent:.0f} s of {seconds:.0f} s"
         elif size > BYTES:
             wrong = f"{size // 10**6} MB"
         elif code not in (0, 2):

@@ -60,6 +60,7 @@ class ModelConfig(StateShape):
 SHARED = tuple(f.name for f in dataclasses.fields(ModelConfig) if f.name != "features")
 """Settings of all models."""
 UNKNOWN = "there is no setting {!r} of a model; see gce.model.config for those there are"
+DIVISORS, SMALLEST = ("dt", "potential_value", "bound"), 1e-12
 NOTHING = "selection"
 """The value of a switch that asks for no kind: the observation is among the features, and selected."""
 
@@ -82,7 +83,8 @@ def check_types(config: Any) -> None:
     hints = typing.get_type_hints(type(config))
     for field_ in dataclasses.fields(config):
         value, hint = getattr(config, field_.name), hints[field_.name]
-        if not _fits(value, hint) or (type(value) in (int, float) and value < 0):
+        least = SMALLEST if field_.name in DIVISORS else 0
+        if not _fits(value, hint) or (type(value) in (int, float) and value < least):
             told = getattr(hint, "__name__", hint)
             raise InputError(f"the setting {field_.name} of a model is {str(value)[:40]!r}, expected {told}")
 
