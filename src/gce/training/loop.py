@@ -71,7 +71,7 @@ class LoopConfig:
 
     def __post_init__(self) -> None:
         for name, low in (
-            ("iterations", 1),
+            ("iterations", 0),
             ("seed", 0),
             ("validate_every", 1),
             ("checkpoint_every", 1),
