@@ -195,10 +195,10 @@ def _acting(model: Model, systems: Sequence[SystemData]) -> Tensor:
 
 def _tell_still(model: Model, data: Dataset) -> None:
     """Names the coordinates that move at no node, which models leave out; refuses data in which nothing moves."""
-    still = [k for k, held in zip(model.free, model.held[:, : len(model.free)].all(0).tolist(), strict=True) if held]
+    still = [k for k, std in enumerate(model.observation_std.tolist()) if std == 1.0]  # as `Normalisation` leaves them
     names = data.metadata.get("observation_names") or []
     named = some([names[k] if k < len(names) else f"observation_{k}" for k in still])
-    if still and len(still) == len(model.free):
+    if still and len(still) == model.config.num_observations:
         raise InputError(
             f"nothing moves in the data: {named} never change, or by too little to count; record motion, or give tiny "
             "numbers in other units"
