@@ -91,7 +91,7 @@ BAD_MODEL = {
         lambda f: edit_features(f / "model.json", num_features="many"),
         NOT_ONE,
     ),
-    "negative size": (lambda f: edit_features(f / "model.json", num_features=-1), NOT_ONE),
+    "negative size": (lambda f: edit_features(f / "model.json", num_features=-1), "num_features of a model is"),
     "unknown kind": (
         lambda f: edit_features(f / "model.json", kind="odd"),
         "no kind of features 'odd'.*register_features",

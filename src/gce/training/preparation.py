@@ -22,7 +22,6 @@ from gce.trajectory import Dataset, Normalisation
 from gce.trajectory.structure import check_said, find_kinematics, find_structure
 
 HELD_BELOW = 0.05
-STILL_BELOW = 1e-3
 UNIT_EPISODES = 200
 """How many episodes the units are taken from."""
 
@@ -192,7 +191,7 @@ def prepare(config: ModelConfig, data: Dataset, seed: int = 0) -> Model:
         systems = [SystemData(model, [part[k]]) for k in range(min(len(part), 100))]
         model.features.prepare((system.states[0, ::4].transpose(0, 1), system.topology) for system in systems)
         model.held[:, : len(model.free)] = _held(model, systems)
-        _tell_still(model, data, systems)
+        _tell_still(model, data)
         if model.features.acting is not None:
             model.features.acting.copy_(_acting(model, systems))
     return model
@@ -222,13 +221,12 @@ def _acting(model: Model, systems: Sequence[SystemData]) -> Tensor:
     return found > 0
 
 
-def _tell_still(model: Model, data: Dataset, systems: Sequence[SystemData]) -> None:
+def _tell_still(model: Model, data: Dataset) -> None:
     """Names the coordinates that move at no node, which models leave out; refuses data in which nothing moves."""
-    reach = torch.stack([(s.states - s.states[:, :1]).abs().amax((0, 1, 2)) for s in systems]).amax(0)
-    still = [k for k in model.free if float(reach[k]) < STILL_BELOW]
+    still = [k for k, std in enumerate(model.observation_std.tolist()) if std == 1.0]  # as `Normalisation` leaves them
     names = data.metadata.get("observation_names") or []
     named = some([names[k] if k < len(names) else f"observation_{k}" for k in still])
-    if still and len(still) == len(model.free):
+    if still and len(still) == model.config.num_observations:
         raise InputError(
             f"nothing moves in the data: {named} never change, or by too little to count; record motion, or give tiny "
             "numbers in other units"
