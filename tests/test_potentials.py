@@ -145,9 +145,7 @@ def test_a_potential_of_ones_own_is_a_class_and_a_registration(table, tmp_path):
     save_model(system.model, tmp_path)
     assert isinstance(load_model(tmp_path).potential, Cauchy)
     del table["cauchy"]
-    with pytest.raises(
-        InputError, match="model.json cannot be used: there is no potential 'cauchy'.*register_potential"
-    ):
+    with pytest.raises(InputError, match="model.json: there is no potential 'cauchy'.*register_potential"):
         load_model(tmp_path)
 
 

@@ -192,7 +192,7 @@ BAD = {
     "no threads": (["train", "rope", "--data", "{rope}", "--out", "{tmp}/o", "--threads", "0"], "--threads is 0"),
     "odd bandwidth": (
         ["train", "rope", "--data", "{rope}", "--out", "{tmp}/o", "--validation", "0.34", "--bandwidth", "0"],
-        "must be positive, got 0",
+        "a positive number",
     ),
     "train into a file": (
         ["train", "rope", "--data", "{rope}", "--out", "{tmp}/text", "--validation", "0.34"],

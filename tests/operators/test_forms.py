@@ -213,7 +213,7 @@ def test_a_form_of_ones_own_is_a_class_and_a_registration(table, tmp_path):
     assert len(operator_spectrum(system, np.ones(system.graph.num_edges))) == 0
     save_model(system.model, tmp_path)
     del table["summed"]
-    with pytest.raises(InputError, match="model.json cannot be used: there is no form 'summed'.*register_form"):
+    with pytest.raises(InputError, match="model.json: there is no form 'summed'.*register_form"):
         load_model(tmp_path)
 
 

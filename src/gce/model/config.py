@@ -85,8 +85,8 @@ def check_types(config: Any) -> None:
         value, hint = getattr(config, field_.name), hints[field_.name]
         least = SMALLEST if field_.name in DIVISORS else 0
         if not _fits(value, hint) or (type(value) in (int, float) and value < least):
-            told = getattr(hint, "__name__", hint)
-            raise InputError(f"the setting {field_.name} of a model is {str(value)[:40]!r}, expected {told}")
+            told = f"{getattr(hint, '__name__', hint)}, " + ("0 or more" if least == 0 else "a positive number")
+            raise InputError(f"the setting {field_.name} of a model is {str(value)[:40]}, expected {told}")
 
 
 def _fits(value: Any, hint: Any) -> bool:
