@@ -26,7 +26,8 @@ def write_report(folder: Path, file: Path) -> None:
     details, figures = read_details(folder), read_figures(folder)
     with border(folder, "the folder of a run", f"run `gce control ... --out {folder}` again"):
         text = page(details, figures)
-    write_text(file, text, "give another place with --out")
+    with written(file, "give another place with --out") as place:
+        place.write_text(text, encoding="utf-8")
 
 
 def read_figures(folder: Path) -> dict[str, Any]:
