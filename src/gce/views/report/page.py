@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from gce.errors import InputError
-from gce.files import border, finite, read_json, write_text
+from gce.files import border, finite, read_json, written
 from gce.views.pages import asset, drawn, filled, scene_of
 from gce.views.report.details import Details, read_details
 
