@@ -15,6 +15,7 @@ import math
 import os
 import shutil
 import time
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
@@ -349,3 +350,18 @@ def writable(path: Path, advice: str = "give another place") -> Iterator[None]:
         yield
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror or error}; {advice}") from None
+
+
+def checksum(values: Any) -> int:
+    """CRC-32 of an array as it is stored."""
+    return zlib.crc32(as_bytes(values))
+
+
+def as_bytes(values: Any) -> memoryview | bytes:
+    """An array as its checksum sees it: C order, little endian (of the joined UTF-8 for text)."""
+    import numpy as np
+
+    if values.dtype == object:
+        return "".join(v.decode() if isinstance(v, bytes) else str(v) for v in values).encode()
+    little = values.astype(values.dtype.newbyteorder("<"), copy=False)
+    return np.ascontiguousarray(little).reshape(-1).view(np.uint8).data

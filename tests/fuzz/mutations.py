@@ -132,7 +132,8 @@ def spoil_toml(text, rng):
 
 def sign(file):
     """Checksums of what a file now holds."""
-    from gce.trajectory.storage import CHECKSUM, METADATA_CHECKSUM, checksum
+    from gce.files import checksum
+    from gce.trajectory.storage import CHECKSUM, METADATA_CHECKSUM
 
     def signed(name, item):
         if isinstance(item, h5py.Dataset) and CHECKSUM in item.attrs and item.dtype.kind in "fiuO":

@@ -14,7 +14,7 @@ from gce.envs.recording import record_system
 from gce.errors import Doubt
 from gce.model.files import load_model, shipped
 from gce.planning.controller import Controller
-from gce.system import doubts
+from gce.system import uncertainty as doubts
 from gce.system.files import load_system, save_system
 from gce.system.system import adapt
 from small import system_episodes, untrained

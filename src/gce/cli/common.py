@@ -84,7 +84,7 @@ def model_of_method(folder: Path | None, suited: str, world: str, method: str | 
     suited, world: the names that one comes by, the first first; the usual method has one for the first.
     """
     from gce.model.files import load_model, shipped
-    from gce.model.methods import USUAL, check_same
+    from gce.names import USUAL, check_same
 
     if folder is None:
         try:

@@ -29,7 +29,7 @@ from gce.cli.common import (
 )
 from gce.cli.own_plan import Own, own_of_folder, plan_own, read_goal
 from gce.errors import InputError
-from gce.model.methods import Method, check_same
+from gce.names import Method, check_same
 from gce.progress import TOLD, counted, progress
 
 FAR = 0.1

@@ -15,7 +15,7 @@ import tyro
 from gce.cli.beside import said, warn
 from gce.cli.common import Reads, check_numbers, episode_of, find_model, known_names, others_of_group, told, units
 from gce.errors import InputError
-from gce.model.methods import Method
+from gce.names import Method
 from gce.progress import TOLD, progress
 
 Form = Literal["hom_mean", "hom", "dense", "tensor"]
@@ -323,7 +323,7 @@ class Predict(Reads):
             adapting = [data[k] for k in others]
             unit, names = units(data.world, model), known_names(data.metadata, episode.parameters)
         from gce.baselines.references import errors_beside, warning_of
-        from gce.system.system import prediction
+        from gce.system.prediction import prediction
         from gce.system.weights import mean_of, weights_told
 
         reproject = False if self.linear else None

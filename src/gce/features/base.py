@@ -112,7 +112,7 @@ class Features(nn.Module, ABC):
     name: ClassVar[str]
     Config: ClassVar[type[FeaturesConfig]]
     method: ClassVar[str] = "structured"
-    """The method that models with this kind are of, unless their file says another (`gce.model.methods`)."""
+    """The method that models with this kind are of, unless their file says another (`gce.names`)."""
     formerly: ClassVar[dict[str, Any]] = {}
     """The flat setting by which commands and older files ask for this kind, such as {"network": True}."""
     settings: ClassVar[dict[str, Any]] = {}

@@ -20,8 +20,8 @@ import gce
 from gce.errors import InputError, warn
 from gce.files import ARRAY_BYTES, border, check_cap, is_checked, read_bytes, read_json, sha256, written_together
 from gce.model.config import configured
-from gce.model.methods import METHODS, folder_name
 from gce.model.model import Model
+from gce.names import METHODS, folder_name
 
 MODEL, VERSIONS = "gce-model", (2, 1)
 """The format, and its versions that can be read; the first is written."""

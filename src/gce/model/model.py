@@ -82,7 +82,7 @@ class Units(nn.Module):
 class Model(Units):
     """Features, potential and form, in the units of the data they were prepared for.
 
-    method: that it is of (`gce.model.methods`).
+    method: that it is of (`gce.names`).
     """
 
     method: str

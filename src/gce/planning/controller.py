@@ -30,7 +30,7 @@ from gce.dynamics.features import FeatureDynamics
 from gce.dynamics.state import StateDynamics, state_dynamics
 from gce.errors import InputError, real, whole
 from gce.model.model import Model, Units
-from gce.system import doubts
+from gce.system import uncertainty as doubts
 from gce.system.system import System
 from gce.trajectory import Sizes
 

@@ -32,7 +32,7 @@ from gce.envs import WORLDS
 from gce.errors import InputError
 from gce.metrics import nrmse
 from gce.model.files import about_model, load_model, save_model
-from gce.model.methods import METHODS
+from gce.names import METHODS
 from gce.reproduce.experiment import Cell, Context, Experiment, Preset, digest
 from gce.reproduce.recipes import OURS
 from gce.reproduce.statistics import Record, markdown, select, values_of

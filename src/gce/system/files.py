@@ -14,10 +14,9 @@ from gce.errors import InputError, warn
 from gce.files import border, is_checked
 from gce.graphs.graph import Graph
 from gce.model.files import LARGEST, digest_of, load_model, read_pair, save_model, write_pair
-from gce.system.doubts import Range
 from gce.system.evidence import Starts
 from gce.system.system import System, class_of
-from gce.system.uncertainty import Spread
+from gce.system.uncertainty import Range, Spread
 
 SYSTEM, VERSIONS = "gce-system", (1,)
 GRAPH = ("edge_index", "edge_type", "node_type", "node_attributes", "edge_attributes", "tied")

@@ -16,12 +16,11 @@ from torch import Tensor
 from gce.errors import InputError, real, table, warn
 from gce.graphs.graph import Graph
 from gce.graphs.topology import Topology
-from gce.metrics import nrmse
 from gce.model.model import Model
 from gce.model.step import Stepper, path_of
 from gce.operators import Operator
 from gce.operators.hierarchy import Strengths
-from gce.system import doubts
+from gce.system import uncertainty as doubts
 from gce.system.evidence import (
     Evidence,
     Seen,
@@ -380,47 +379,3 @@ def fitted(model: Model, graph: Graph, evidence: Evidence, spread: Spread, ridge
             "adapt to more episodes if you can"
         )
     return System(model, graph, evidence, operator, spread, ridge)
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """Observations predicted, the 90% interval, the error of each step, and the share of the truth in the interval.
-
-    system: what predicted; adapting: the episodes as it saw them.
-    """
-
-    predicted: Float[np.ndarray, "steps_plus_1 nodes d"]
-    low: Float[np.ndarray, "steps_plus_1 nodes d"]
-    high: Float[np.ndarray, "steps_plus_1 nodes d"]
-    nrmse: Float[np.ndarray, " steps"]
-    coverage: float
-    system: System
-    adapting: list[Episode]
-
-
-def prediction(
-    model: Model,
-    episode: Episode,
-    adapting: Sequence[Episode],
-    unit: Float[np.ndarray, " d"],
-    noise: float = 0.0,
-    seed: int = 0,
-    reproject: bool | None = None,
-) -> Prediction:
-    """Adapt to some episodes and predict another from its first observation and its actions; the truth is clean.
-
-    noise: added to the observations of the adaptation episodes and to the first observation, in shares of `unit`.
-    """
-    rng = np.random.default_rng(seed)
-
-    def noisy(observations: np.ndarray) -> np.ndarray:
-        return observations + noise * unit * rng.standard_normal(observations.shape) if noise else observations
-
-    seen = [replace(e, observations=noisy(e.observations.astype(float))) for e in adapting]
-    system = adapt(model, seen)
-    truth = episode.observations.astype(float)
-    predicted = system.predict(noisy(truth[0]), episode.actions, exogenous=episode.exogenous, reproject=reproject)
-    low, high = system.intervals(predicted)
-    inside = (truth[1:] >= low[1:]) & (truth[1:] <= high[1:])
-    error = nrmse(predicted[1:], truth[1:], unit)
-    return Prediction(predicted, low, high, error, float(inside.mean()), system, seen)

@@ -14,9 +14,8 @@ from gce.errors import InputError, warn
 from gce.features import KINDS
 from gce.features.published import PRESETS, Published, left_text
 from gce.model.config import FLAT, SHARED, ModelConfig, check_asked, configured, kind_asked_for
-from gce.model.methods import check_method
 from gce.model.model import Model, Units
-from gce.names import some
+from gce.names import check_method, some
 from gce.training.batches import SystemData
 from gce.trajectory import Dataset, Normalisation
 from gce.trajectory.structure import check_said, find_kinematics, find_structure

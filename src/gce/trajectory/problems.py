@@ -10,7 +10,7 @@ import h5py
 import numpy as np
 
 from gce.errors import InputError
-from gce.files import border, parsed_json
+from gce.files import as_bytes, border, parsed_json
 from gce.trajectory.reading import EXPECTED, opened, pieces, structure_problems
 from gce.trajectory.storage import (
     BOUNDS,
@@ -18,7 +18,6 @@ from gce.trajectory.storage import (
     OPTIONAL_ROWS,
     ROWS,
     TABLES,
-    as_bytes,
 )
 
 

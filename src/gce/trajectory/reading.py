@@ -16,7 +16,7 @@ import h5py
 import numpy as np
 
 from gce.errors import InputError, warn
-from gce.files import border, check_cap, check_packed, is_checked, parsed_json
+from gce.files import as_bytes, border, check_cap, check_packed, checksum, is_checked, parsed_json
 from gce.trajectory.storage import (
     BOUNDS,
     CHECKSUM,
@@ -26,8 +26,6 @@ from gce.trajectory.storage import (
     ROWS,
     TABLES,
     VERSION,
-    as_bytes,
-    checksum,
 )
 
 Array = np.ndarray

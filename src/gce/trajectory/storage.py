@@ -25,7 +25,7 @@ import h5py
 import numpy as np
 
 from gce.errors import InputError
-from gce.files import written
+from gce.files import as_bytes, checksum, written
 from gce.graphs.graph import Graph
 from gce.trajectory.episode import Limits, check_arrays
 
@@ -268,19 +268,6 @@ class Writer(Flattener):
         path = self._file.filename
         with open(path, "r+b") as file:
             os.posix_fallocate(file.fileno(), os.path.getsize(path), size + SLACK_BYTES)
-
-
-def checksum(values: Array) -> int:
-    """CRC-32 of an array as it is stored."""
-    return zlib.crc32(as_bytes(values))
-
-
-def as_bytes(values: Array) -> memoryview | bytes:
-    """An array as its checksum sees it: C order, little endian (of the joined UTF-8 for text)."""
-    if values.dtype == object:
-        return "".join(v.decode() if isinstance(v, bytes) else str(v) for v in values).encode()
-    little = values.astype(values.dtype.newbyteorder("<"), copy=False)
-    return np.ascontiguousarray(little).reshape(-1).view(np.uint8).data
 
 
 def _reason(error: BaseException) -> str:

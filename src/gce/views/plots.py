@@ -18,7 +18,7 @@ from gce.envs.parts import NetworkPicture
 from gce.errors import InputError
 from gce.files import written
 from gce.planning.closed_loop import Run
-from gce.system.system import Prediction
+from gce.system.prediction import Prediction
 from gce.trajectory import Episode
 
 Frame = UInt8[np.ndarray, "height width 3"]
