@@ -1,7 +1,8 @@
 import numpy as np
 import pytest
 
-from gce.metrics import control_error, mmd, nrmse
+from gce.control.problem import control_error
+from gce.metrics import mmd, nrmse
 
 
 def numbers(*shape: int, seed: int = 0) -> np.ndarray:

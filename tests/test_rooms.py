@@ -34,7 +34,7 @@ MAY_IMPORT = {
     "training": "envs features graphs metrics model operators progress system trajectory",
     "control": "",
     "dynamics": "control features graphs model operators potentials system",
-    "planning": "control dynamics envs metrics model system trajectory",
+    "planning": "control dynamics envs model system trajectory",
     "views": "__init__ control dynamics envs metrics model operators planning potentials system trajectory",
     "interop": "graphs model system training trajectory",
     "baselines": "__init__ command control features graphs metrics model operators planning progress training "

@@ -1,4 +1,5 @@
-"""The figures reported, defined once: control error, prediction error, and distances of embeddings."""
+"""The figures reported, defined once: prediction error and distances of embeddings; `gce.control.problem` has the
+control error."""
 
 from __future__ import annotations
 
@@ -13,11 +14,6 @@ def nrmse(
 ) -> Float[np.ndarray, " steps"]:
     """At each step, the root of the mean over nodes and coordinates of ((predicted - true) / std)^2."""
     return np.sqrt(np.mean(np.square((predicted - true) / std), axis=(-2, -1)))
-
-
-def control_error(final: Float[np.ndarray, "nodes d"], goal: Float[np.ndarray, "nodes d"]) -> float:
-    """|o_M - o*| / |o*| in physical units."""
-    return float(np.linalg.norm(final - goal) / np.linalg.norm(goal))
 
 
 def mmd(first: Float[np.ndarray, "*batch d"], second: Float[np.ndarray, "*batch d"]) -> Float[np.ndarray, "*batch"]:

@@ -135,6 +135,11 @@ class Problem:
         return np.broadcast_to(self.goal, (self.horizon, *self.goal.shape[-2:]))
 
 
+def control_error(final: Float[np.ndarray, "nodes d"], goal: Float[np.ndarray, "nodes d"]) -> float:
+    """|o_M - o*| / |o*| in physical units."""
+    return float(np.linalg.norm(final - goal) / np.linalg.norm(goal))
+
+
 def weights_of(cost: Cost, shape: tuple[int, ...], scale: Any = 1.0) -> Array:
     """The square root of a cost, for entries of `shape` flattened: a vector, or a matrix W with W'W the cost.
 

@@ -14,12 +14,11 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from gce.control.problem import Problem
+from gce.control.problem import Problem, control_error
 from gce.control.solver import Gains, lqr
 from gce.control.tracking import DensePath, Status
 from gce.envs import GraphEnv, Protocol
 from gce.errors import InputError
-from gce.metrics import control_error
 from gce.planning.controller import Plan, Planner
 
 Array = np.ndarray

@@ -15,9 +15,10 @@ from typing import Any, ClassVar
 import numpy as np
 from jaxtyping import Float
 
+from gce.control.problem import control_error
 from gce.envs import GraphEnv, PowerGrid, Protocol, world_named
 from gce.envs.base import Policy
-from gce.metrics import control_error, nrmse
+from gce.metrics import nrmse
 from gce.planning.closed_loop import LinearOracle, Run, control, figures, linear_oracle, problem_for
 from gce.reproduce import paper
 from gce.reproduce.experiment import Cell, Context, Experiment, Preset
