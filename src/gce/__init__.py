@@ -26,6 +26,7 @@ _HOMES = {
     "System": "gce.system.system",
     "adapt": "gce.system.system",
     "train": "gce.training.learning",
+    "plot": "gce.views.plot",
     "Regressor": "gce.interop.estimator",
     "load_model": "gce.model.files",
     "load_system": "gce.system.files",

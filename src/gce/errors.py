@@ -50,6 +50,12 @@ def warn(sentence: str) -> None:
     warnings.warn(sentence, Doubt, stacklevel=level)
 
 
+def of_kind(what: str, value: Any, kind: type, how: str) -> None:
+    """Refuse what is of another class. how: one is made, as part of the sentence."""
+    if not isinstance(value, kind):
+        raise InputError(f"{what} is {_short(value)} ({type(value).__name__}), expected {kind.__name__}: {how}")
+
+
 def real(name: str, value: Any, low: float = float("-inf"), above: float | None = None) -> float:
     """A finite number, at least `low`, or more than `above`."""
     array = table(name, value)

@@ -1,5 +1,6 @@
 """Names: of a package, looked up when first used; of classes that users add to a table, such as potentials; and some
-of many, in a sentence. The methods by one word each: which features, forms, losses and plans belong together.
+of many, in a sentence. How objects say what they are, in a line or in a notebook. The methods by one word each: which
+features, forms, losses and plans belong together.
 
 A model carries its method, from the kind of its features or as its file says. To add one, write it here, name it in a
 kind of features (`Features.method`) and say how it is trained (`gce.training.preparation`).
@@ -7,12 +8,17 @@ kind of features (`Features.method`) and say how it is trained (`gce.training.pr
 
 from __future__ import annotations
 
+import difflib
+import html
 import importlib
 import importlib.util
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 from gce.errors import InputError
+
+if TYPE_CHECKING:
+    import numpy as np
 
 Kind = TypeVar("Kind")
 
@@ -25,7 +31,8 @@ def lazy(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], 
 
     def attribute(name: str) -> Any:
         if name in homes:
-            return getattr(importlib.import_module(homes[name]), name)
+            home = importlib.import_module(homes[name])
+            return home if homes[name].endswith(f".{name}") and not hasattr(home, name) else getattr(home, name)
         if not name.startswith("_") and importlib.util.find_spec(f"{package}.{name}") is not None:
             return importlib.import_module(f"{package}.{name}")
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
@@ -66,13 +73,63 @@ def register(table: dict[str, Any], cls: Any, contract: type, needs: tuple[str, 
 def registered(table: Mapping[str, type[Kind]], name: str, kind: str, how: str) -> type[Kind]:
     """The class of that name; kind: what the table holds, in the singular; how: one is registered."""
     if name not in table:
-        raise InputError(f"there is no {kind} {name!r}; the {kind}s are {', '.join(table)}; register one with {how}")
+        raise InputError(
+            f"there is no {kind} {name!r}{meant(name, list(table))}; the {kind}s are {', '.join(table)}; register one "
+            f"with {how}"
+        )
     return table[name]
 
 
 def some(names: Sequence[Any], most: int = 8) -> str:
     """The first of some names or numbers, for a sentence."""
     return ", ".join(map(str, names[:most])) + (", ..." if len(names) > most else "")
+
+
+def meant(name: str, known: Sequence[str]) -> str:
+    """The known name that a wrong one comes nearest to, as part of a sentence; nothing where none is near."""
+    near = difflib.get_close_matches(name, list(known), 1)
+    return f" (did you mean {near[0]!r}?)" if near else ""
+
+
+class Shown:
+    """An object that says what it is: one line in Python, a small table and picture in a notebook."""
+
+    def facts(self) -> dict[str, Any]:
+        """What there is to say, by name; short values."""
+        raise NotImplementedError
+
+    def curves(self) -> np.ndarray | None:
+        """[steps, curves] to draw small in a notebook."""
+        return None
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{name}={value}' for name, value in self.facts().items())})"
+
+    def _repr_html_(self) -> str:
+        rows = "".join(
+            f"<tr><th style='text-align:left'>{html.escape(name)}</th>"
+            f"<td style='text-align:left'>{html.escape(str(value))}</td></tr>"
+            for name, value in self.facts().items()
+        )
+        return f"<b>{type(self).__name__}</b><table>{rows}</table>{_sketch(self.curves())}"
+
+
+WIDE, HIGH, MOST_CURVES = 240, 60, 12
+
+
+def _sketch(curves: np.ndarray | None) -> str:
+    """A small picture of some curves."""
+    if curves is None or len(curves) < 2:
+        return ""
+    low, high = float(curves.min()), float(curves.max())
+    across = WIDE / (len(curves) - 1)
+    lines = "".join(
+        "<polyline fill='none' stroke='#1f77b4' stroke-opacity='0.6' points='"
+        + " ".join(f"{k * across:.1f},{HIGH - HIGH * (v - low) / ((high - low) or 1):.1f}" for k, v in enumerate(curve))
+        + "'/>"
+        for curve in curves.T[:MOST_CURVES].tolist()
+    )
+    return f"<svg width='{WIDE}' height='{HIGH}' viewBox='-1 -1 {WIDE + 2} {HIGH + 2}'>{lines}</svg>"
 
 
 Method = Literal["published", "structured", "general"]
@@ -84,7 +141,7 @@ USUAL = "structured"
 def check_method(name: str) -> str:
     """The name of a method; others are refused."""
     if name not in METHODS:
-        raise InputError(f"there is no method {name!r}; the methods are {', '.join(METHODS)}")
+        raise InputError(f"there is no method {name!r}{meant(name, METHODS)}; the methods are {', '.join(METHODS)}")
     return name
 
 

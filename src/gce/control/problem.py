@@ -15,6 +15,7 @@ import numpy as np
 from jaxtyping import Float
 
 from gce.errors import InputError, real, table, whole
+from gce.names import Shown
 
 Array = np.ndarray
 LARGEST_COST = 1e30
@@ -22,8 +23,8 @@ Cost = float | Array
 """A number, one a coordinate [d], one a node and coordinate [nodes, d], or a matrix [nodes d, nodes d]."""
 
 
-@dataclass(frozen=True)
-class Problem:
+@dataclass(frozen=True, repr=False)
+class Problem(Shown):
     """What to reach, and what may be done to reach it.
 
     horizon: M. goal: an observation [nodes, d], or a path [M, nodes, d] to follow from step 1 on.
@@ -76,6 +77,15 @@ class Problem:
             _check_cost(name, getattr(self, name))
         if self.on not in ("observations", "features"):
             raise InputError(f"costs are on 'observations' or on 'features', not on {self.on!r}")
+
+    def facts(self) -> dict[str, Any]:
+        shape = " x ".join(map(str, self.goal.shape))
+        return {
+            "horizon": self.horizon,
+            "goal": f"[{shape}]",
+            "actuated": int(self.controls.any(-1).sum()),
+            "on": self.on,
+        }
 
     def _check_goal(self) -> None:
         if not isinstance(self.goal, np.ndarray) or self.goal.dtype.kind != "f":

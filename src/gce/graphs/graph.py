@@ -20,14 +20,15 @@ from scipy.sparse.csgraph import connected_components
 
 from gce.errors import InputError
 from gce.files import check_cap
+from gce.names import Shown
 
 if TYPE_CHECKING:
     import networkx
     from torch_geometric.data import Data
 
 
-@dataclass(frozen=True, eq=False)
-class Graph:
+@dataclass(frozen=True, eq=False, repr=False)
+class Graph(Shown):
     """Typed nodes, directed typed edges, and which coordinates of different nodes are one.
 
     Build one with `from_edges` and its kin, which add what is missing; the constructor takes finished arrays and
@@ -96,6 +97,10 @@ class Graph:
     @property
     def receivers(self) -> Int[np.ndarray, " edges"]:
         return self.edge_index[1]
+
+    def facts(self) -> dict[str, Any]:
+        kinds = {"node_types": 1 + int(self.node_type.max()), "edge_types": 1 + int(self.edge_type.max())}
+        return {"nodes": self.num_nodes, "edges": self.num_edges, **kinds}
 
     def neighbours(self, node: int) -> Int[np.ndarray, " neighbours"]:
         """E(i): the senders of a node's incoming edges, itself included."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,6 +23,7 @@ from torch import Tensor, nn
 
 from gce.graphs.topology import Topology
 from gce.model.config import ModelConfig
+from gce.names import Shown
 from gce.operators import Form, Operator, Shape, make_form
 from gce.operators.prior import TrainingPrior
 from gce.operators.regression import Regression, Sums
@@ -79,7 +81,7 @@ class Units(nn.Module):
         return self.normalise(topology.merge(physical).movedim(0, -2))
 
 
-class Model(Units):
+class Model(Shown, Units):
     """Features, potential and form, in the units of the data they were prepared for.
 
     method: that it is of (`gce.names`).
@@ -96,6 +98,12 @@ class Model(Units):
         shape = Shape(copies * self.features.width, copies * c.num_inputs, c.num_relations, c.num_node_types)
         self.form: Form = make_form(self.features.form_named(c.form), shape, c.own_block)
         self.method = c.kind.method
+
+    def facts(self) -> dict[str, Any]:
+        c = self.config
+        known = {"method": self.method, "world": c.world, "features": self.features.name, "form": c.form}
+        weighted = {"potential": c.potential} if self.form.weighted else {}
+        return known | weighted | {"parameters": f"{sum(p.numel() for p in self.parameters()):,}"}
 
     def with_form(self, form: str) -> Model:
         """The same features and potential under another form of the operator."""

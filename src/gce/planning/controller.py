@@ -28,8 +28,9 @@ from gce.dynamics.anchored import AnchoredDynamics
 from gce.dynamics.embedded import EmbeddedDynamics
 from gce.dynamics.features import FeatureDynamics
 from gce.dynamics.state import StateDynamics, state_dynamics
-from gce.errors import InputError, real, whole
+from gce.errors import InputError, of_kind, real, whole
 from gce.model.model import Model, Units
+from gce.names import Shown
 from gce.system import uncertainty as doubts
 from gce.system.system import System
 from gce.trajectory import Sizes
@@ -80,8 +81,8 @@ def filter_dynamics(system: System, controls: Bool[Array, "nodes a"]) -> StateDy
 SUITABLE = Suitable()
 
 
-@dataclass(frozen=True)
-class Plan:
+@dataclass(frozen=True, eq=False, repr=False)
+class Plan(Shown):
     """actions [M, nodes, a] and what the model expects of them: observations [M+1, nodes, d], the present one first.
 
     features [M+1, nodes, f]: psi along the prediction, worked out by `encode` when asked for. cost: of the problem, as
@@ -101,6 +102,13 @@ class Plan:
     @property
     def features(self) -> Float[Array, "M_plus_1 nodes f"]:
         return self.encode()
+
+    def facts(self) -> dict[str, Any]:
+        sizes = {"steps": len(self.actions), "nodes": self.actions.shape[1], "actions": self.actions.shape[2]}
+        return {"status": repr(str(self.status)), **sizes, "cost": f"{self.cost:.4g}", "seconds": f"{self.seconds:.2g}"}
+
+    def curves(self) -> Array:
+        return self.observations[..., 0]
 
 
 @runtime_checkable
@@ -274,6 +282,8 @@ class Controller:
         real("tolerance", self.tolerance, above=0)
         if self.time_limit is not None:
             real("time_limit", self.time_limit, above=0)
+        of_kind("the system", self.system, System, "gce.adapt(model, episodes) gives one")
+        of_kind("the problem", self.problem, Problem, "gce.Problem(horizon=40, goal=..., low=..., high=...) is one")
         p, c, n = self.problem, self.system.model.config, self.system.graph.num_nodes
         if not self.system.operator.form.controllable:
             raise InputError(

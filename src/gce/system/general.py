@@ -34,7 +34,7 @@ class Told(Evidence):
     sums: Sums  # type: ignore[assignment]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class GeneralSystem(System):
     """strengths: of the parts; dense: W, None where it was left out. The operator holds M = V + C."""
 

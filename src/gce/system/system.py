@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -13,11 +13,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from gce.errors import InputError, real, table, warn
+from gce.errors import InputError, of_kind, real, table, warn
 from gce.graphs.graph import Graph
 from gce.graphs.topology import Topology
 from gce.model.model import Model
 from gce.model.step import Stepper, path_of
+from gce.names import Shown
 from gce.operators import Operator
 from gce.operators.hierarchy import Strengths
 from gce.system import uncertainty as doubts
@@ -54,8 +55,8 @@ class Path:
     inputs: Float[Tensor, "steps nodes a"]
 
 
-@dataclass(frozen=True, eq=False)
-class System:
+@dataclass(frozen=True, eq=False, repr=False)
+class System(Shown):
     """A model with the operator of one system.
 
     evidence: what the episodes adapted to tell, from which the operator follows; spread: how far predictions were off
@@ -72,6 +73,10 @@ class System:
     seen: tuple[Seen, ...] = ()
     reach: doubts.Range | None = None
     warnings: tuple[str, ...] = ()
+
+    def facts(self) -> dict[str, Any]:
+        known = {"method": self.model.method, "nodes": self.graph.num_nodes, "rows": self.operator.rows}
+        return {**known, "warnings": len(self.warnings)} if self.warnings else known
 
     @classmethod
     def adapted(
@@ -327,7 +332,11 @@ def adapt(
     measure: how far predictions are off, for intervals; it costs a fit and a prediction for each episode.
     strengths: of the parts of a model of the general method, where left-out rollouts shall not choose them.
     """
+    of_kind("the model", model, Model, "gce.load_model(folder) or gce.train(data).model gives one")
+    of_kind("what to adapt to", episodes, Iterable, "give a list of episodes, such as [data[k] for k in range(8)]")
     episodes = list(episodes)
+    for episode in episodes:
+        of_kind("what to adapt to", episode, Episode, "data[k] of a Dataset gives one; give a list of them")
     if not episodes:
         raise InputError("there is no episode to adapt to; give at least one")
     ridge = None if ridge is None else real("ridge", ridge, 0)

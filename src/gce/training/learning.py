@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gce.errors import InputError, undoubted
+from gce.errors import InputError, of_kind, undoubted
 from gce.graphs.topology import Topology
 from gce.metrics import nrmse
 from gce.model.model import Model, Units
@@ -87,6 +87,7 @@ def train(
         the model whenever it is the best so far, with its error.
     model, training: settings of the model (`gce.model.config`) and fields of `TrainingConfig` to change.
     """
+    of_kind("the data", data, Dataset, "gce.Dataset.open(file) or gce.Dataset.from_arrays(...) gives one")
     if not 0 < validation < 1:
         raise InputError(f"validation is {validation}, expected a share between 0 and 1 such as 0.05")
     method = usual_method(data.world) if method is None else method

@@ -15,7 +15,7 @@ from jaxtyping import Int
 from gce.errors import InputError
 from gce.files import border, parsed_json
 from gce.graphs.graph import Graph
-from gce.names import some
+from gce.names import Shown, some
 from gce.trajectory.episode import Episode, Limits, Normalisation
 from gce.trajectory.reading import EXPECTED, Stored, open_file, read_metadata
 from gce.trajectory.storage import NO_SEED, TABLES, Flattener, Writer
@@ -34,7 +34,7 @@ class Group:
     limits: Limits | None = None
 
 
-class Dataset(Sequence[Episode]):
+class Dataset(Shown, Sequence[Episode]):
     """Episodes of any length and size. Reading `dataset[k]` reads one episode; a file is never loaded whole.
 
     Make one with `open` (a file), `from_episodes` (memory) or `select` and `split` (a part of another).
@@ -184,6 +184,18 @@ class Dataset(Sequence[Episode]):
         """The world the data was recorded in, None for data of other origin."""
         return self.metadata.get("world")
 
+    def facts(self) -> dict[str, Any]:
+        groups = np.unique(self.groups)
+        nodes = np.diff(self._tables["groups/node_pointer"])[groups]
+        told = {"episodes": len(self), "systems": len(groups), "steps": _range(self.lengths), "nodes": _range(nodes)}
+        return {**told, "world": self.world} if self.world else told
+
+    def curves(self) -> np.ndarray | None:
+        if not len(self):
+            return None
+        with self._border():
+            return self[0].curves()
+
     # ---- groups ----
 
     @property
@@ -300,6 +312,10 @@ class Dataset(Sequence[Episode]):
         nodes = slice(*self._tables["groups/node_pointer"][g : g + 2])
         low, high = (np.asarray(self._arrays[f"groups/action_{side}"][nodes]) for side in ("low", "high"))
         return Limits(low, high)
+
+
+def _range(values: np.ndarray) -> str:
+    return "-".join(map(str, np.unique([values.min(), values.max()]))) if len(values) else "0"
 
 
 def _add_all(flat: Flattener, episodes: Iterable[Episode], groups: Sequence[int] | None) -> None:

@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike
 
 from gce.errors import InputError, table
 from gce.graphs.graph import Graph
+from gce.names import Shown
 
 if TYPE_CHECKING:
     from gce.trajectory.dataset import Dataset
@@ -72,8 +73,8 @@ def check_one_system(sizes: Sizes, episodes: Sequence[Episode], graph: Graph) ->
                 )
 
 
-@dataclass(frozen=True, eq=False)
-class Episode:
+@dataclass(frozen=True, eq=False, repr=False)
+class Episode(Shown):
     """T+1 observations and T actions of the nodes of a graph: `actions[t]` takes `observations[t]` to `[t+1]`.
 
     exogenous: inputs that are known in advance but not chosen (forecasts), one row a step like the actions.
@@ -106,6 +107,13 @@ class Episode:
     @property
     def num_nodes(self) -> int:
         return self.graph.num_nodes
+
+    def facts(self) -> dict[str, Any]:
+        sizes = {"coordinates": self.observations.shape[2], "actions": self.actions.shape[2]}
+        return {"steps": self.length, "nodes": self.num_nodes, **sizes}
+
+    def curves(self) -> Array:
+        return self.observations[..., 0]
 
     def window(self, start: int, length: int) -> Episode:
         """Steps start to start+length as an episode of its own."""

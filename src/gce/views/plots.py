@@ -20,6 +20,7 @@ from gce.files import written
 from gce.planning.closed_loop import Run
 from gce.system.prediction import Prediction
 from gce.trajectory import Episode
+from gce.views.plot import prediction_curves
 
 Frame = UInt8[np.ndarray, "height width 3"]
 
@@ -114,21 +115,22 @@ def prediction_chart(
 
     if Path(path).suffix not in (".png", ".svg", ".pdf"):
         raise InputError(f"{path} must end in .png, .svg or .pdf")
-    shown = np.unique(np.linspace(0, truth.shape[1] - 1, 3).astype(int))
+    shown = np.unique(np.linspace(0, truth.shape[1] - 1, 3).astype(int)).tolist()
     panels = range(min(4, truth.shape[2]))
     figure = Figure(figsize=(4 * (len(panels) + 1), 3.2), layout="constrained")
     axes = figure.subplots(1, len(panels) + 1)
-    steps = np.arange(len(truth))
     for coordinate, axis in zip(panels, axes, strict=False):
-        for k, node in enumerate(shown):
-            colour, name = f"C{k}", f"node {node}" if nodes is None else nodes[node]
-            axis.plot(steps, truth[:, node, coordinate], color=colour, label=name)
-            axis.plot(steps, result.predicted[:, node, coordinate], "--", color=colour)
-            low, high = result.low[:, node, coordinate], result.high[:, node, coordinate]
-            axis.fill_between(steps, low, high, color=colour, alpha=0.15, linewidth=0)
-        axis.set(title=f"coordinate {coordinate}" if coordinates is None else coordinates[coordinate], xlabel="step")
+        arrays = truth, result.predicted, result.low, result.high
+        prediction_curves(*arrays, coordinate, shown, axis, nodes)
+        if axis is not axes[0]:
+            axis.get_legend().remove()
+        axis.set(
+            ylabel="",
+            title=f"coordinate {coordinate}" if coordinates is None else coordinates[coordinate],
+            xlabel="step",
+        )
     axes[0].legend(title="truth; dashed: predicted", fontsize=8)
-    axes[-1].plot(steps[1:], result.nrmse, color="black")
+    axes[-1].plot(np.arange(1, len(truth)), result.nrmse, color="black")
     axes[-1].set(title=f"NRMSE, mean {result.nrmse.mean():.3f}", xlabel="step", ylim=(0, None))
     _save(figure, path)
 
