@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from gce.cli import main
+import gce
+from gce.cli import COMMANDS, main
 from gce.graphs.graph import Graph
 from gce.trajectory import Dataset, Episode
 
@@ -34,6 +35,35 @@ def test_help_explains_itself():
     assert "recordings" in printed.stdout
     for command in ("rope", "soft", "swim", "grid", "flock", "merge", "import", "replay", "check", "show"):
         assert command in run("data", "--help").stdout
+
+
+def test_version_and_wrong_commands(capsys):
+    main(["--version"])
+    assert capsys.readouterr().out == f"gce {gce.__version__}\n"
+    listed = run("--help").stdout
+    assert all(f" {command} " in listed for command in COMMANDS)
+    with pytest.raises(SystemExit, match="2"):
+        main(["contrl", "rope"])
+    assert "there is no command 'contrl' (did you mean 'control'?)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("command", "sentence"),
+    [
+        (["control", "rpe"], "'rpe' (did you mean 'rope'?) is neither a world"),
+        (["control", "rope", "--noise", "10"], "--noise is 10, expected a share of the units from 0 to 1; 10% is 0.1"),
+        (["data", "rope", "--out", "x.h5", "--observation-noise", "5"], "--observation-noise is 5, expected a share"),
+    ],
+)
+def test_near_misses_are_told(command, sentence, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(command)
+    assert sentence in capsys.readouterr().err
+
+
+def test_help_shows_no_type_of_python():
+    for command in ("control", "train", "predict", "reproduce"):
+        assert "None" not in run(command, "--help").stdout, command
 
 
 def test_check_tells_what_is_in_a_good_file(rope, capsys):

@@ -37,6 +37,15 @@ def test_a_recorded_system_is_controlled(recording, capsys):
     assert again["control_error"] == answer["control_error"]
 
 
+def test_without_json_it_says_in_words_what_was_reached(recording, capsys):
+    main(["control", str(recording), "--adapt", "4", "--goal-step", "12", "--feedback", "12"])
+    first, blank, *rest = capsys.readouterr().out.splitlines()
+    left = float(first.split(": ")[1].split("%")[0])
+    assert first.endswith("% of the error of doing nothing is left after 12 steps.") and blank == ""
+    shares = [float(line.split()[1]) for line in rest if line.startswith("control_error_over_nothing")]
+    assert left == pytest.approx(100 * shares[0], rel=0.01)
+
+
 def test_a_goal_from_a_file_and_a_folder_of_results(recording, capsys, tmp_path):
     with Dataset.open(recording) as data:
         goal = data[0].observations[12]

@@ -46,6 +46,12 @@ def test_a_linear_system_is_learned_from_one_system_alone():
     assert np.abs(predicted - test[0].observations).max() < 0.05
 
 
+def test_the_folder_of_a_training_is_a_model(tmp_path):
+    trained = train(data([20] * 6), iterations=3, horizon=4, model=TINY, method="structured", folder=tmp_path)
+    kept = gce.load_model(tmp_path).state_dict()
+    assert all(bool((kept[name] == value).all()) for name, value in trained.model.state_dict().items())
+
+
 def test_validation_systems_are_not_trained_on():
     some = data([6] * 12, groups=[k // 3 for k in range(12)])
     validation, rest = split_for_training(some, 0.05, 0)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import os
+import sys
 from contextlib import ExitStack
 from typing import Annotated, Any
 
 import tyro
 
+import gce
 from gce.cli.control import Control
 from gce.cli.data import Data
 from gce.cli.learn import Adapt, Predict, Train
 from gce.cli.pages import Demo, Explore, Report
 from gce.cli.reproduce import Reproduce
 from gce.files import locked, unchecked, writable
+from gce.names import meant
 from gce.progress import in_words
 
 Command = (
@@ -28,6 +31,8 @@ Command = (
     | Annotated[Reproduce, tyro.conf.subcommand("reproduce", description="Run the paper's tables and figures again.")]
 )
 
+COMMANDS = ("data", "train", "adapt", "predict", "control", "report", "explore", "demo", "reproduce")
+
 DESCRIPTION = """Graph controllable embeddings: learn the dynamics of many interacting objects from recordings, and
 control them."""
 
@@ -39,6 +44,13 @@ def main(arguments: list[str] | None = None) -> None:
     longer on a busy machine. NumPy reads the variable when it is imported, which no command has done yet.
     """
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    given = sys.argv[1:] if arguments is None else arguments
+    if given[:1] == ["--version"]:
+        print(f"gce {gce.__version__}")
+        return
+    if given and given[0].isidentifier() and given[0] not in COMMANDS:
+        print(f"gce: there is no command {given[0]!r}{meant(given[0], COMMANDS)}; see gce --help", file=sys.stderr)
+        raise SystemExit(2)
     command: Any = tyro.cli(
         Command,
         prog="gce",

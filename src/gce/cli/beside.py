@@ -58,12 +58,38 @@ def plan_warnings(nothing: float, planned: float, prediction: Mapping[str, float
     return found
 
 
+NOTES = {"cost": "in the world's own units", "predicted_cost": "of the plan's problem", "nothing": "doing nothing"}
+"""What figures are of, where their names do not say it."""
+
+
+def in_words(answer: Mapping[str, Any]) -> str:
+    """What a plan or run comes to, in a sentence or two."""
+    if "control_error" in answer:
+        share, who = answer["control_error_over_nothing"], f"{answer['world']} of {answer['objects']}"
+        if share is None:
+            return f"{who}: the error after {answer['horizon']} steps is {answer['control_error']:.3g}."
+        left = f"{100 * share:.3g}% of the error of doing nothing is left after {answer['horizon']} steps"
+        return f"{who}: {left}{'' if share < 1 else ', so it did harm'}."
+    told = (
+        f"The plan should end {answer['predicted_distance']:.2g} standard deviations from the goal; without it the "
+        f"system is {answer['start_distance']:.2g} away."
+    )
+    known = answer.get("prediction")
+    if known is None or known.get("persistence") is None:
+        return told
+    return (
+        f"{told} The model errs by {known['model']:.2g} on a recorded episode that it was not adapted to; taking that "
+        f"nothing moves errs by {known['persistence']:.2g}."
+    )
+
+
 def table(answer: Mapping[str, Any]) -> str:
-    """Figures of a plan or run, a line each; warnings are told apart."""
-    lines = []
+    """What it comes to in words, then figures of a plan or run, a line each; warnings are told apart."""
+    lines = [in_words(answer), ""]
     for name, value in answer.items():
         if name == "prediction" and value is not None:
             value = f"model {value['model']:.4g}, " + said({k: v for k, v in value.items() if k != "model"})
         if name != "warnings":
-            lines.append(f"{name}: {value:.4g}" if isinstance(value, float) else f"{name}: {value}")
+            note = f" ({NOTES[name]})" if name in NOTES else ""
+            lines.append(f"{name}: {value:.4g}{note}" if isinstance(value, float) else f"{name}: {value}{note}")
     return "\n".join(lines)

@@ -9,7 +9,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import tyro
 
 from gce.errors import InputError
 from gce.files import border, finite, guarded, read_bytes, read_json, read_npy, written_together
@@ -22,6 +24,16 @@ class Reads:
     unchecked: bool = False
     """Use files though their checksums or digests say that they were changed."""
 
+
+def optional(shown: str) -> Any:
+    """How help shows an option that may be left out; its text says what happens then."""
+    return tyro.conf.arg(metavar=shown, help_behavior_hint=lambda default: "")
+
+
+Whole = Annotated[int | None, optional("INT")]
+Real = Annotated[float | None, optional("FLOAT")]
+Word = Annotated[str | None, optional("STR")]
+Place = Annotated[Path | None, optional("PATH")]
 
 WORDS = ("observation", "action", "exogenous")
 """What columns without a name are called, before their number."""
@@ -68,9 +80,14 @@ def check_numbers(command: Any, *names: str) -> None:
             raise InputError(f"--{name.replace('_', '-')} is {value}, expected at least 1")
     if getattr(command, "seed", 0) < 0:
         raise InputError(f"--seed is {command.seed}, expected 0 or more")
-    noise = getattr(command, "noise", 0.0)
-    if not 0 <= noise < float("inf"):
-        raise InputError(f"--noise is {noise}, expected a share of the units such as 0.05")
+    check_share("--noise", getattr(command, "noise", 0.0))
+    check_share("--process-noise", getattr(command, "process_noise", 0.0))
+
+
+def check_share(flag: str, value: float) -> None:
+    """Noise is a share of the units, at most all of them."""
+    if not 0 <= value <= 1:
+        raise InputError(f"{flag} is {value:g}, expected a share of the units from 0 to 1; 10% is 0.1")
 
 
 def told(answer: dict[str, Any]) -> str:

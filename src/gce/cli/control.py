@@ -7,20 +7,25 @@ import sys
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import tyro
 
 from gce.cli.beside import table
 from gce.cli.common import (
     Labels,
+    Place,
     Reads,
+    Real,
+    Whole,
+    Word,
     check_numbers,
     episode_of,
     find_model,
     goal_at,
     known_names,
     model_of_method,
+    optional,
     others_of_group,
     read_cost,
     told,
@@ -29,7 +34,7 @@ from gce.cli.common import (
 )
 from gce.cli.own_plan import Own, own_of_folder, plan_own, read_goal
 from gce.errors import InputError
-from gce.names import Method, check_same
+from gce.names import Method, check_same, meant
 from gce.progress import TOLD, counted, progress
 
 FAR = 0.1
@@ -47,9 +52,9 @@ class Control(Reads):
 
     what: tyro.conf.Positional[str]
     """rope, soft, swim, grid or flock; a data set file; or the folder of an adapted system."""
-    objects: int | None = None
+    objects: Whole = None
     """A world: how many objects the system has; by default a number it was not trained on."""
-    case: str | None = None
+    case: Word = None
     """Grid: a real one instead of a random one, such as case118 (extra `grid`)."""
     seed: int = 0
     """A world: of the system, its recordings and its goal."""
@@ -57,48 +62,48 @@ class Control(Reads):
     """A file: the episode whose system and start are taken; an adapted system: that of the data set in --start."""
     adapt: int = 8
     """How many other episodes of the system to adapt to."""
-    goal_step: int | None = None
+    goal_step: Whole = None
     """A file: the goal is the episode's observation at this step; by default at the horizon."""
-    goal: Path | None = None
+    goal: Place = None
     """A goal from a file (.json, .npy or .csv): one row a node, one column a coordinate. In a CSV file whose header is
     node and names of coordinates, what is left out is free."""
-    start: Path | None = None
+    start: Place = None
     """Own data, an adapted system: where it is now, a file like that of a goal; or a data set file (.h5)."""
-    exogenous: Path | None = None
+    exogenous: Place = None
     """The same: inputs known in advance, where the system has any: a file with rows of step, node and inputs."""
-    limits: Path | None = None
+    limits: Place = None
     """The same: a TOML file with `actuated = [nodes]` and `action_bounds = [lowest, highest]`, unless as recorded."""
     actuated: tuple[str, ...] = ()
     """The same, in words: the nodes that may act."""
-    bounds: tuple[float, float] | None = None
+    bounds: Annotated[tuple[float, float] | None, optional("FLOAT FLOAT")] = None
     """The same: the lowest and the highest action."""
-    horizon: int | None = None
+    horizon: Whole = None
     """Steps of the plan; by default the world's, or as many as the goal's step."""
-    feedback: int | None = None
+    feedback: Whole = None
     """Plan again after so many steps; by default the world's."""
     noise: float = 0.0
     """Noise on what is observed, as a share of the world's units; a Kalman filter estimates the state."""
     process_noise: float = 0.0
     """Grid: noise on the state at each step."""
-    action_cost: float | None = None
+    action_cost: Real = None
     """The weight of actions in the plan; by default the world's, or 1e-4."""
-    q1: str | None = None
+    q1: Word = None
     """The weight of the distance from the goal at every step (Q1): a number, one a feature separated by commas, or a
     file with one a node and feature, or a matrix. Of coordinates where plans are made in observations."""
-    q_terminal: str | None = None
+    q_terminal: Word = None
     """The weight of the last step beside that; the same."""
-    q2: str | None = None
+    q2: Word = None
     """The weight of actions (Q2), as --action-cost: a number, one an action, or a file with one a node and action."""
-    weights: Literal["along", "frozen"] | None = None
+    weights: Annotated[Literal["along", "frozen"] | None, optional("{along,frozen}")] = None
     """Gibbs weights along the plan: recomputed until it settles, or frozen at the current state; by default frozen
     where plans are made in features, as in the paper, and along elsewhere."""
-    time_limit: float | None = None
+    time_limit: Real = None
     """Seconds that a plan may take; it then ends with the best actions found so far."""
-    model: Path | None = None
+    model: Place = None
     """The folder of a model, which says its method; by default the one that comes with the package for the world."""
-    method: Method | None = None
+    method: Annotated[Method | None, optional("{published,structured,general}")] = None
     """Which of the models that come with the package: the paper's method, or ours, the default."""
-    out: Path | None = None
+    out: Place = None
     """A folder for the episode (.h5), its figures (.json) and its animation (.gif)."""
     json: bool = False
     """Print JSON on standard output."""
@@ -128,8 +133,8 @@ class Control(Reads):
             answer = plan_own(own, self)
         else:
             raise InputError(
-                f"{self.what!r} is neither a world ({', '.join(WORLDS)}), nor a data set file (.h5), nor a folder that "
-                "`gce adapt` wrote; name one of these"
+                f"{self.what!r}{meant(self.what, list(WORLDS))} is neither a world ({', '.join(WORLDS)}), nor a data "
+                "set file (.h5), nor a folder that `gce adapt` wrote; name one of these"
             )
         _advise(answer)
         if self.json:

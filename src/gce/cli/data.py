@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import tyro
 
-from gce.cli.common import Reads, episode_of
+from gce.cli.common import Reads, Word, check_share, episode_of
 from gce.errors import InputError
 from gce.progress import counted, progress
 
@@ -28,7 +28,7 @@ class _Record:
 
     out: Path
     """The file to write."""
-    episodes: int = 50_000
+    episodes: int = 500
     """How many episodes in all."""
     objects: str = "5-9"
     """How many objects a system has: a number, or a range such as 5-9."""
@@ -48,6 +48,8 @@ class _Record:
     """Noise on the state at each step, as a share of the world's units."""
 
     def run(self) -> None:
+        check_share("--observation-noise", self.observation_noise)
+        check_share("--process-noise", self.process_noise)
         objects, shard = self._objects(), parse_shard(self.shard)  # told before anything slow is imported
         from gce.envs.recording import Recording, Shard, record
 
@@ -72,7 +74,6 @@ class RecordRope(_Record):
     """Record ropes: chains of masses whose top one is pushed along a rail."""
 
     world = "rope"
-    episodes: int = 10_000
 
 
 @dataclass(kw_only=True)
@@ -94,12 +95,11 @@ class RecordGrid(_Record):
     """Record power grids, random or real."""
 
     world = "grid"
-    episodes: int = 10_000
     objects: str = "50-100"
     group_size: int = 10
     topology: Literal["erdos_renyi", "ring", "lattice", "meshed"] = "erdos_renyi"
     """The graphs: random, cycles, 2D grids, or sparse ones that resemble transmission grids."""
-    case: str | None = None
+    case: Word = None
     """A real grid instead of random ones, such as case118 (extra `grid`); its number of nodes is its own."""
 
     def _settings(self) -> dict[str, Any]:
@@ -119,7 +119,6 @@ class RecordFlock(_Record):
     """Record flocks: agents that move to the weighted mean of their neighbours, some of them steered."""
 
     world = "flock"
-    episodes: int = 6000
     objects: str = "10-20"
     group_size: int = 12
     sharpness: float = 2.0
@@ -181,7 +180,7 @@ class Import:
     files with one physical system each."""
     out: Path
     """The file to write."""
-    world: str | None = None
+    world: Word = None
     """The world that npz files are of: rope, soft, swim, grid or flock."""
 
     def run(self) -> None:

@@ -8,12 +8,25 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import tyro
 
 from gce.cli.beside import said, warn
-from gce.cli.common import Reads, check_numbers, episode_of, find_model, known_names, others_of_group, told, units
+from gce.cli.common import (
+    Place,
+    Reads,
+    Real,
+    Whole,
+    check_numbers,
+    episode_of,
+    find_model,
+    known_names,
+    optional,
+    others_of_group,
+    told,
+    units,
+)
 from gce.errors import InputError
 from gce.names import Method
 from gce.progress import TOLD, progress
@@ -36,7 +49,7 @@ class Train(Reads):
     """A data set file."""
     out: Path
     """The folder for the model, its log and its checkpoint."""
-    method: Method | None = None
+    method: Annotated[Method | None, optional("{published,structured,general}")] = None
     """The paper's method as its text has it, or ours: structured, with features made for a kind of physics, or general,
     without. By default structured for the worlds, and general for own data."""
     preset: Literal["literal", "tuned"] = "tuned"
@@ -45,25 +58,25 @@ class Train(Reads):
     """Form of the operator."""
     potential: Potential = "gaussian"
     """Potential of the Gibbs weights."""
-    bandwidth: float | None = None
+    bandwidth: Real = None
     """Hyper-parameter of the potential, where it has one; by default 2, the paper's."""
-    hyper_parameter: Literal["fixed", "learned"] | None = None
+    hyper_parameter: Annotated[Literal["fixed", "learned"] | None, optional("{fixed,learned}")] = None
     """Whether training changes it; by default fixed with --method published, and learned otherwise."""
-    actions: Literal["pairs", "neighbours"] | None = None
+    actions: Annotated[Literal["pairs", "neighbours"] | None, optional("{pairs,neighbours}")] = None
     """Published: operators of actions of all pairs of nodes (forward loss, the default), or of neighbours (text)."""
-    estimator: Literal["joint", "neighbours"] | None = None
+    estimator: Annotated[Literal["joint", "neighbours"] | None, optional("{joint,neighbours}")] = None
     """Published: one regression (the default), or neighbour by neighbour (appendix)."""
-    hom: Literal["relations", "average"] | None = None
+    hom: Annotated[Literal["relations", "average"] | None, optional("{relations,average}")] = None
     """Published, form hom: operators by relation (the default), or averaged over receivers (appendix)."""
-    updates: Literal["both", "reconstruction"] | None = None
+    updates: Annotated[Literal["both", "reconstruction"] | None, optional("{both,reconstruction}")] = None
     """Published: gradients of both losses (text, the default), or of the reconstruction alone (pseudo code)."""
     shared_map: bool = False
     """Published: one map of features for history and future; two by default."""
     decoder: Literal["selection", "message_passing"] = "selection"
     """How observations come back from features: they are among them, or a decoder finds them, as in the paper."""
-    iterations: int | None = None
-    """Steps of gradient descent; this and what says None is by default as the world's shipped model was trained."""
-    minutes: float | None = None
+    iterations: Whole = None
+    """Steps of gradient descent; by default, like all that follows, as the world's shipped model was trained."""
+    minutes: Real = None
     """CPU time to train for, instead of --iterations; 3 by default with --method general."""
     seed: int = 0
     """Decides everything random: the same seed and data give the same model."""
@@ -73,19 +86,19 @@ class Train(Reads):
     memory: float = 0.0
     """How many rows the systems trained on count for in the regression of a new one, such as 1e6; 0 for none. Only with
     --network, and for systems that differ in nothing but what their attributes say."""
-    learning_rate: float | None = None
+    learning_rate: Real = None
     """Largest step size, usually 3e-3."""
-    schedule: Literal["cosine", "paper"] | None = None
+    schedule: Annotated[Literal["cosine", "paper"] | None, optional("{cosine,paper}")] = None
     """How the step size falls: along a cosine, or as in the paper; by default as the method's preset has it."""
-    horizon: int | None = None
+    horizon: Whole = None
     """Steps predicted in training at the end; it grows from 4."""
-    systems: int | None = None
+    systems: Whole = None
     """Systems an iteration works on; fewer for large graphs."""
-    fit_episodes: int | None = None
+    fit_episodes: Whole = None
     """Episodes of each that its operator is fitted on in training."""
-    fit_steps: int | None = None
+    fit_steps: Whole = None
     """Steps of each of these episodes."""
-    rollouts: int | None = None
+    rollouts: Whole = None
     """Windows of each system that are predicted."""
     patience: int = 0
     """Stop after so many validations without progress; 0 never."""
@@ -248,9 +261,9 @@ class Adapt(Reads):
     """The system (group of episodes) to adapt to."""
     episodes: int = 8
     """How many of its episodes to use; all where it has fewer."""
-    model: Path | None = None
+    model: Place = None
     """The folder of a model; by default the one that comes with the package for the file's world."""
-    method: Method | None = None
+    method: Annotated[Method | None, optional("{published,structured,general}")] = None
     """Which of the models that come with the package: the paper's method, or ours, the default."""
 
     def run(self) -> None:
@@ -291,15 +304,15 @@ class Predict(Reads):
     """With noise: how many draws to average over."""
     seed: int = 0
     """Of the noise."""
-    model: Path | None = None
+    model: Place = None
     """The folder of a model; by default the one that comes with the package for the file's world."""
-    method: Method | None = None
+    method: Annotated[Method | None, optional("{published,structured,general}")] = None
     """Which of the models that come with the package: the paper's method, or ours, the default."""
-    form: Form | None = None
+    form: Annotated[Form | None, optional("{hom_mean,hom,dense,tensor}")] = None
     """Another form of the operator, to compare."""
     linear: bool = False
     """Stay in feature space instead of taking the features of each predicted state anew."""
-    plot: Path | None = None
+    plot: Place = None
     """A picture (.png) of the prediction beside the truth."""
     json: bool = False
     """Print JSON on standard output; steps that the episode does not reach are null."""

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import tyro
 
+from gce.cli.common import Place
 from gce.cli.control import Control
 
 
@@ -20,7 +21,7 @@ class Report:
 
     run_folder: tyro.conf.Positional[Path]
     """The folder that `gce control ... --out` or `gce demo` wrote."""
-    out: Path | None = None
+    out: Place = None
     """The file to write; by default report.html in the folder."""
 
     def run(self) -> None:

@@ -10,6 +10,7 @@ from typing import Literal
 
 import tyro
 
+from gce.cli.common import Place, Word
 from gce.errors import InputError
 from gce.progress import progress
 
@@ -30,17 +31,17 @@ class Reproduce:
     """quick: a few runs of each cell, minutes in all; evening: hours; paper: 200 runs, 20 of slow methods."""
     jobs: int = 1
     """Processes side by side, of one thread each."""
-    shard: str | None = None
+    shard: Word = None
     """i/n: only this part of the cells, to divide work over machines."""
     minutes: float = float("inf")
     """Begin no cell after so long; the tables then have the runs that are there, and say how many."""
     results: Path = Path("results")
     """The folder of the results, with the computed cells beside them."""
-    models: Path | None = None
+    models: Place = None
     """The folder of the trained models; by default `models` in the results."""
-    recorded: Path | None = None
+    recorded: Place = None
     """The folder of recordings made by others (WORLD_GROUP.npz), for `recorded`."""
-    data: Path | None = None
+    data: Place = None
     """The folder of recordings of systems of others (KIND_train and KIND_validation, .h5 or .npz), for `foreign`."""
     train_minutes: float = 3.0
     """For `foreign`: CPU minutes that each of its models is trained for, here, where it is missing."""

@@ -22,6 +22,7 @@ from torch import Tensor
 from gce.errors import InputError, of_kind, undoubted
 from gce.graphs.topology import Topology
 from gce.metrics import nrmse
+from gce.model.files import save_model
 from gce.model.model import Model, Units
 from gce.operators.prior import Colour, TrainingPrior
 from gce.operators.regression import Moments, Sums
@@ -70,7 +71,7 @@ def train(
     preset: str = "tuned",
     tell: Callable[[Progress], None] | None = None,
     start: Callable[[int], None] = lambda iteration: None,
-    best: Callable[[Model, float], object] = lambda model, error: None,
+    best: Callable[[Model, float], object] | None = None,
     model: dict[str, Any] | None = None,
     training: dict[str, Any] | None = None,
 ) -> Trained:
@@ -79,12 +80,13 @@ def train(
     iterations: steps of gradient descent; horizon: steps predicted in training at the end, it grows from 4. Both, and
         `training`, are by default as the model that comes with the package for the data's world was trained.
     validation: share of the systems kept to choose the best model by or, of one or two systems, of their episodes.
-    folder: keeps the log and a checkpoint, from which the same call goes on; by default nothing is kept.
+    folder: keeps the log, a checkpoint, from which the same call goes on, and the best model so far, as `load_model`
+        reads it; by default nothing is kept.
     minutes: of CPU time to train for, where iterations are not given; by default 3 for the general method.
     method: `published` for the paper's, which `preset` makes `literal` or `tuned`; `general` or `structured` for ours,
         the former by default for data of no known world, the latter for the others.
     tell: hears of every iteration, by default a progress bar; start: of the one it begins with; best: takes
-        the model whenever it is the best so far, with its error.
+        the model whenever it is the best so far, with its error, instead of the folder.
     model, training: settings of the model (`gce.model.config`) and fields of `TrainingConfig` to change.
     """
     of_kind("the data", data, Dataset, "gce.Dataset.open(file) or gce.Dataset.from_arrays(...) gives one")
@@ -121,7 +123,8 @@ def train(
         module, name = prepared.features.trained.split(":")
         make: TrainingOf = getattr(importlib.import_module(module), name)
         run = make(prepared, systems, kept, settings, place)
-        run.improved = lambda: best(prepared, run.best)
+        keep = best or (lambda model, error: folder and save_model(model, folder, {"validation_nrmse": error}))
+        run.improved = lambda: keep(prepared, run.best)
         run.resume()
         with progress("training", iterations, "iterations") if tell is None else nullcontext(start) as done:
             done(run.iteration)
@@ -130,6 +133,8 @@ def train(
     if prior is not None:
         remember(prepared, prior, list(_by_system(rest)))
         error = validation_error(prepared, kept)
+    if best is None and prior is not None:
+        keep(prepared, error)
     trained = prepared.eval()
     return Trained(trained, error, run.seconds, _weights(trained, kept))
 
