@@ -17,6 +17,8 @@ from functools import cache
 import torch
 import torch.distributed as distributed
 from torch import Tensor
+from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
 
 import gce
 from gce.errors import InputError
@@ -131,7 +133,10 @@ def ranks() -> Ranks:
         return ALONE
     if not distributed.is_initialized():
         threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True, name="ends with torchrun").start()
-        distributed.init_process_group("gloo")
+        store, rank, count = next(rendezvous("env://"))
+        # Ranks that are begun again find each other, and not the addresses of those before.
+        store = PrefixStore(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"), store)
+        distributed.init_process_group("gloo", store=store, rank=rank, world_size=count)
     return Ranks(distributed.get_rank(), distributed.get_world_size())
 
 
