@@ -98,5 +98,5 @@ def split_plugins(arguments: list[str]) -> tuple[list[str], list[str]]:
 def with_plugins() -> Any:
     """The commands, and one to record each world that a plugin registered."""
     data, *others = get_args(Command)
-    kind = getitem(Annotated, (with_worlds(), *data.__metadata__))  # type: ignore[call-overload]
+    kind = getitem(Annotated, (with_worlds(), *data.__metadata__))
     return reduce(or_, others, kind)
