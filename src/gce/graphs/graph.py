@@ -20,6 +20,7 @@ from scipy.sparse.csgraph import connected_components
 
 from gce.errors import InputError
 from gce.files import check_cap
+from gce.graphs.hyperedges import check, memberships
 from gce.names import Shown
 
 if TYPE_CHECKING:
@@ -36,6 +37,8 @@ class Graph(Shown):
 
     tied: an id for every coordinate of every node. Coordinates with the same id are the same physical quantity
         (two boxes that share a corner share its position); `merge` makes them equal. None: nothing is tied.
+    hyperedges: relations among three nodes or more: the number of a hyperedge, a node of it, its type, a column for
+        each node of each. None: there are none.
     """
 
     edge_index: Int[np.ndarray, "2 edges"]
@@ -44,6 +47,7 @@ class Graph(Shown):
     node_attributes: Float[np.ndarray, "nodes node_features"]
     edge_attributes: Float[np.ndarray, "edges edge_features"]
     tied: Int[np.ndarray, "nodes coordinates"] | None = None
+    hyperedges: Int[np.ndarray, "3 members"] | None = None
 
     def __post_init__(self) -> None:
         nodes, edges = len(self.node_type), self.edge_index.shape[1]
@@ -58,6 +62,8 @@ class Graph(Shown):
             if rows != expected:
                 raise InputError(f"{name} has {rows} rows, expected {expected}: one for each node or edge")
         _check_numbering(self.edge_index, nodes)
+        if self.hyperedges is not None:
+            check(self.hyperedges, nodes)
         for name, types in (("edge_type", self.edge_type), ("node_type", self.node_type)):
             if types.size and types.min() < 0:
                 raise InputError(f"{name} has the value {types.min()}; types are numbered from 0")
@@ -100,7 +106,8 @@ class Graph(Shown):
 
     def facts(self) -> dict[str, Any]:
         kinds = {"node_types": 1 + int(self.node_type.max()), "edge_types": 1 + int(self.edge_type.max())}
-        return {"nodes": self.num_nodes, "edges": self.num_edges, **kinds}
+        more = {} if self.hyperedges is None else {"hyperedges": len(np.unique(self.hyperedges[0]))}
+        return {"nodes": self.num_nodes, "edges": self.num_edges, **more, **kinds}
 
     def neighbours(self, node: int) -> Int[np.ndarray, " neighbours"]:
         """E(i): the senders of a node's incoming edges, itself included."""
@@ -154,6 +161,7 @@ class Graph(Shown):
             node_attributes=self.node_attributes[order],
             edge_attributes=self.edge_attributes[by_receiver],
             tied=None if self.tied is None else self.tied[order],
+            hyperedges=None if (h := self.hyperedges) is None else np.stack([h[0], new_name[h[1]], h[2]]),
         )
 
     # ---- from and to other descriptions ----
@@ -171,11 +179,14 @@ class Graph(Shown):
         self_type: ArrayLike | None = None,
         undirected: bool = False,
         tied: ArrayLike | None = None,
+        hyperedges: Sequence[Sequence[int]] | None = None,
+        hyperedge_type: ArrayLike | None = None,
     ) -> Graph:
         """From (sender, receiver) pairs, sorted by receiver; missing self-edges are added.
 
         self_type: the type of the added self-edges, one for all or one a node; by default the first unused type.
         undirected: every pair is an edge in both directions.
+        hyperedges: the nodes of each, three or more; hyperedge_type: one each, by default 0.
         """
         if num_nodes < 1:
             raise InputError(f"a graph needs at least one node, got num_nodes = {num_nodes}")
@@ -206,6 +217,7 @@ class Graph(Shown):
             node_attributes=_table("node_attributes", node_attributes, num_nodes),
             edge_attributes=given[order],
             tied=None if tied is None else _integers("tied", tied),
+            hyperedges=memberships(hyperedges, hyperedge_type),
         )
 
     @classmethod
