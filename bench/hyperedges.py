@@ -27,7 +27,7 @@ import numpy as np
 
 import gce
 from bench.attention import by_system
-from bench.variants import RESULTS, beside, compare
+from bench.variants import RESULTS, beside, compare, write
 
 NODES, TRIPLES, STEPS, HOLDS = (9, 14), 4, 50, (5, 10, 20)
 TRAINING, TEST, EPISODES = 160, 24, 9
@@ -83,23 +83,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=0.8, help="CPU time of each training")
     parser.add_argument("--out", type=Path, default=RESULTS / "hyperedges.json")
+    parser.add_argument("--study", nargs="*", default=tuple(FORCES))
+    parser.add_argument("--only", nargs="*", default=(), help="train these alone")
     asked = parser.parse_args()
-    for study, forces in FORCES.items():
+    for study in asked.study:
         recorded = {}
         for triples in (False, True):
-            data, tests = (coincidences(n, EPISODES, s, *forces, triples) for n, s in ((TRAINING, 1), (TEST, 2)))
+            data, tests = (coincidences(n, EPISODES, s, *FORCES[study], triples) for n, s in ((TRAINING, 1), (TEST, 2)))
             recorded[triples] = data, by_system(tests)
-        variants = {name: (*recorded[False], settings) for name, settings in PAIRWISE.items()}
-        variants |= {name: (*recorded[True], settings) for name, settings in HYPER.items()}
-        errors = compare(asked.out, study, variants, asked.minutes)
-        best = min(PAIRWISE, key=lambda name: float(errors[name].mean()))
-        kept = json.loads(asked.out.read_text())
-        kept[study]["beside the best pairwise form"] = {
-            "best": best,
-            **{name: beside(errors[name], errors[best]) for name in HYPER},
-        }
-        asked.out.write_text(json.dumps(kept, indent=1) + "\n")
-        print(study, json.dumps(kept[study]["beside the best pairwise form"], indent=1), flush=True)
+        variants = {name: (*recorded[name in HYPER], settings) for name, settings in {**PAIRWISE, **HYPER}.items()}
+        errors = compare(asked.out, study, variants, asked.minutes, asked.only)
+        if PAIRWISE.keys() <= errors.keys():
+            best = min(PAIRWISE, key=lambda name: float(errors[name].mean()))
+            told = {name: beside(errors[name], errors[best]) for name in HYPER if name in errors}
+            write(asked.out, study, "beside the best pairwise form", {"best": best, **told})
+            print(study, best, json.dumps(told, indent=1), flush=True)
 
 
 if __name__ == "__main__":

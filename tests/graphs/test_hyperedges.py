@@ -184,6 +184,25 @@ def test_planners_differentiate_the_model_where_no_kernel_knows_hyperedges():
     assert away(plan.observations) < 0.5 * away(nothing)
 
 
+def test_plans_on_large_graphs_know_how_far_hyperedges_reach():
+    """The linear model around one state, whose derivatives are taken of many nodes at once, against one node's."""
+    from gce.dynamics.anchored import linear
+
+    rng, nodes = np.random.default_rng(0), 42
+    far = gce.Graph.from_edges(nodes, ring(nodes), undirected=True, hyperedges=[(0, 20, 33), (7, 21, 40)])
+    arrays = rng.standard_normal((3, 9, nodes, 1)), rng.uniform(-1, 1, (3, 8, nodes, 1))
+    episodes = [gce.Episode(far, *pair) for pair in zip(*arrays, strict=True)]
+    system = gce.adapt(model(recorded=Dataset.from_episodes(episodes, [0, 0, 0])), episodes, measure=False)
+    assert system.model.features.anchored(system.topology)
+    seed = np.zeros((1, nodes, 1), np.float32)
+    seed[0, 20] = 1
+    by_x = state_class(system).pullback(system)[0](seed)[0]
+    found = linear(system).A
+    found = found.toarray() if hasattr(found, "toarray") else found
+    assert np.abs(by_x[0, 33]).max() > 0
+    assert np.allclose(found[20], by_x.reshape(-1), atol=1e-6)
+
+
 def test_models_and_systems_are_kept(tmp_path):
     recorded = data()
     system = gce.adapt(model(recorded=recorded), [recorded[k] for k in range(3)])
