@@ -201,7 +201,7 @@ def _read_npz(
     found = {}
     for name in ARRAYS:
         length, width = steps + (name == "observations"), len(getattr(columns, name))
-        array = arrays.get(name, np.zeros((length, len(nodes), 0)))
+        array = arrays.get(name, np.zeros((max(length, 0), len(nodes), 0)))
         if name != "observations" and len(array) == steps + 1:
             array = array[:-1]  # the action that leads nowhere
         if array.shape != (length, len(nodes), width) or steps < 1:
