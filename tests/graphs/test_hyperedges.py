@@ -17,6 +17,7 @@ from gce.potentials import POTENTIALS, make_potential
 from gce.system.files import load_system, save_system
 from gce.training.preparation import config_for, prepare
 from gce.trajectory import Dataset, check_file
+from gce.trajectory.importing.folder import check_folder
 from small import TINY
 
 GROUPS = [(0, 1, 2), (2, 3, 4, 5), (0, 3, 5)]
@@ -307,4 +308,4 @@ def test_a_folder_gives_hyperedges_and_a_model_is_trained_on_them_by_command(tmp
 def test_a_bad_table_gets_a_sentence(tmp_path, table, words):
     folder(tmp_path / "own", table)
     with pytest.raises(InputError, match="hyperedges.csv, .*" + words if "row" in words else words):
-        gce.trajectory.importing.folder.check_folder(tmp_path / "own")
+        check_folder(tmp_path / "own")
