@@ -1,10 +1,12 @@
 """The paper's features: what they hold, what they refuse, and plans in their space."""
 
 import dataclasses
+import json
 
 import numpy as np
 import pytest
 import torch
+from safetensors import safe_open
 
 import gce
 from gce.control.graph_path import LinearPath
@@ -26,7 +28,7 @@ def recorded(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def trained(recorded):
-    return gce.train(recorded, method="published", iterations=12, horizon=4, training={"horizons": (4,)}).model
+    return gce.train(recorded, method="published", iterations=12, horizon=4).model
 
 
 @pytest.fixture(scope="module")
@@ -116,6 +118,12 @@ def test_a_published_model_is_saved_and_loaded(tmp_path, recorded, trained, syst
     episode = recorded[0]
     paths = [s.predict(episode.observations[0], episode.actions) for s in (system, again)]
     np.testing.assert_array_equal(*paths)
+
+
+def test_no_more_steps_are_predicted_than_asked_for(recorded, tmp_path):
+    gce.train(recorded, method="published", iterations=1, horizon=6, folder=tmp_path)
+    with safe_open(tmp_path / "checkpoint.safetensors", "pt") as kept:
+        assert json.loads(kept.metadata()["note"])["training"]["horizons"] == [4, 6, 6, 6, 6, 6, 6]
 
 
 def test_the_tuned_preset_changes_nothing_that_it_may_not():
