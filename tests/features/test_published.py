@@ -15,6 +15,7 @@ from gce.dynamics.embedded import EmbeddedDynamics
 from gce.envs import WORLDS
 from gce.model.files import about_model
 from gce.model.step import Stepper, path_of
+from gce.system.weights import weights_told
 from gce.training.preparation import config_for, prepare, settings_of
 
 
@@ -118,6 +119,13 @@ def test_a_published_model_is_saved_and_loaded(tmp_path, recorded, trained, syst
     episode = recorded[0]
     paths = [s.predict(episode.observations[0], episode.actions) for s in (system, again)]
     np.testing.assert_array_equal(*paths)
+
+
+def test_errors_under_other_weights_are_numbers(recorded, system, monkeypatch):
+    far = np.full((recorded[0].length + 1, system.graph.num_nodes, 4), np.nan)
+    monkeypatch.setattr(gce.System, "predict", lambda *args, **kept: far)
+    told = weights_told(system, recorded[0], [recorded[k] for k in range(1, 6)], np.ones(4))
+    assert told["nrmse_uniform"] == told["nrmse_identity"] == 100
 
 
 def test_no_more_steps_are_predicted_than_asked_for(recorded, tmp_path):
