@@ -174,8 +174,8 @@ def learned(weights: str, form: str, seed: int, iterations: int = 300) -> Learne
 
 
 def measure(nodes: int, samples: int, weights: str, form: str, features: str, seed: int) -> dict[str, float]:
-    """Errors of one fit: of the joint embedding (root of the sum over nodes) and of one node's, in units of the features'
-    spread; the paper's bound, in the features' own unit."""
+    """Errors of one fit: of the joint embedding (root of the sum over nodes) and of one node's, in units of
+    the features' spread; the paper's bound, in the features' own unit."""
     system, rng = Agents(nodes, SIGMAS[weights], seed), np.random.default_rng([seed, nodes, samples])
     network = learned(weights, form, seed) if features == "learned" else None
     psi, potential = (bumps, system.potential) if network is None else (network, network.potential)
