@@ -22,7 +22,6 @@ from gce.reproduce.experiment import records_in, write_file
 from gce.reproduce.statistics import Record, markdown, select, short, summarise
 
 MARK = re.compile(r"(<!-- table: (\w+) -->\n)(.*?)(<!-- end of table -->)", re.DOTALL)
-TITLES = {"rope": "Rope", "soft": "Soft", "swim": "Swim", "grid": "grids", "flock": "Flock"}
 
 
 def pages(root: Path) -> list[Path]:
@@ -69,7 +68,7 @@ def control(results: Path) -> str:
         ),
         ["the paper, its own systems", *(f"{paper.MAIN[w, s, 'ours_gaussian'][1][0]}" for w, s in columns)],
     ]
-    return markdown(["control error, n 48 a cell", *(f"{TITLES[w]}, {s}" for w, s in columns)], rows)
+    return markdown(["control error, n 48 a cell", *(f"{w.capitalize()}, {s}" for w, s in columns)], rows)
 
 
 BEST = "ours_shipped"
@@ -91,7 +90,7 @@ def recorded(results: Path) -> str:
         ["prediction, mean NRMSE over 100 steps, structured", *(_four(records, BEST, w, "nrmse_mean") for w in worlds)],
         ["&nbsp; Li et al., published models", *(short(_group_mean(w, 2)) for w in worlds)],
     ]
-    return markdown(["four recorded groups (n 4)", *(TITLES[w] for w in worlds)], rows)
+    return markdown(["four recorded groups (n 4)", *(w.capitalize() for w in worlds)], rows)
 
 
 def _four(records: Sequence[Record], method: str, world: str, figure: str) -> str:
@@ -125,7 +124,7 @@ def published(results: Path) -> str:
         error = told.get("voltage_error", told["control_error"])
         rows.append(
             [
-                f"{TITLES[world]}, {split}",
+                f"{world.capitalize()}, {split}",
                 figures["n"],
                 told["nrmse"],
                 told.get("identity", "–").split(" ")[0],
