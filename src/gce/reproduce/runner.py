@@ -21,6 +21,7 @@ from gce.reproduce.claims import claims, lead_table
 from gce.reproduce.control_tables import Bandwidth, Dimension, FittingNumber, GridNoise, Main
 from gce.reproduce.experiment import PAPER, PRESETS, Cell, Context, Experiment, Preset, Queue, Shard, Store, write_file
 from gce.reproduce.foreign import Foreign
+from gce.reproduce.marked import fill
 from gce.reproduce.picture_tables import ControlPictures, EvalTime, Weights
 from gce.reproduce.prediction_tables import Prediction, Recorded, SampleEfficiency
 from gce.reproduce.statistics import Record, csv_text, markdown
@@ -89,11 +90,12 @@ def reproduce(
     bar: Bar,
     minutes: float = float("inf"),
     jobs: int = 1,
+    on: str | None = None,
 ) -> dict[str, int]:
     """Compute what is missing; without a shard, write the results too. Returns the number of failures by name.
 
     minutes: no cell is begun after so long; the results then hold the runs that are there.
-    jobs: processes side by side.
+    jobs, on: processes side by side, or a cluster (`gce.cluster.crew`).
     Shards only fill the store: bring the folders of all together, and run once more without a shard.
     """
     store = Store(context.results / ".cells")
@@ -111,7 +113,7 @@ def reproduce(
             missing = queue.missing(cells)
             done(len(queue.shard.part(cells)) - len(missing))
             run = partial(experiment.run, context=context)
-            queue.run(missing, run, jobs, done)
+            queue.run(missing, run, jobs, done, on)
             records = [record for cell in whole if (record := store.find(cell)) is not None]
             failures[experiment.name] = sum("failure" in record for record in records)
             if shard is None and records:
@@ -169,6 +171,7 @@ def report(context: Context) -> list[str]:
     if not found:
         raise InputError(f"{context.results} holds no results; run an experiment first")
     write_file(context.results / "README.md", _readme(found, context))
+    fill(context.results.resolve().parent, context.results)
     return found
 
 
