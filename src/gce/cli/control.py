@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from gce.cli.beside import table
+from gce.cli.beside import table, warn
 from gce.cli.common import (
     Labels,
     Place,
@@ -97,6 +97,8 @@ class Control(Reads):
     weights: Annotated[Literal["along", "frozen"] | None, optional("{along,frozen}")] = None
     """Gibbs weights along the plan: recomputed until it settles, or frozen at the current state; by default frozen
     where plans are made in features, as in the paper, and along elsewhere."""
+    solver: str = "suitable"
+    """Solver of the quadratic problem at each turn: riccati, condensed, matrix_free, suitable, or one of a plugin."""
     time_limit: Real = None
     """Seconds that a plan may take; it then ends with the best actions found so far."""
     model: Place = None
@@ -232,7 +234,7 @@ class Control(Reads):
         self, env: Any, system: Any, parameters: Any, goal: Any, M: int, seed: int, adapted: list[Any], recorded: Any
     ) -> dict[str, Any]:
         from gce import __version__
-        from gce.planning.closed_loop import control, figures, problem_for
+        from gce.planning.closed_loop import control, figures, harm, problem_for
         from gce.planning.controller import Controller, in_space_of
         from gce.planning.observer import Filter, noise_scale
         from gce.views.report.details import details_of_run
@@ -260,11 +262,14 @@ class Control(Reads):
                 self.weights,
                 tolerance=protocol.tolerance,
                 tell=lambda turn, share: done(0),
+                solver=self.solver,
                 time_limit=self.time_limit,
             )
             run = control(env, controller, protocol.feedback, done, observer)
+        found = figures(env, run, recorded)
+        warn(*harm(env, found))
         answer = {
-            **figures(env, run, recorded),
+            **found,
             "world": env.world,
             "objects": env.graph.num_nodes,
             "horizon": M,

@@ -28,6 +28,8 @@ MODEL, VERSIONS = "gce-model", (2, 1)
 DIGEST = "sha256"
 MODEST, LARGEST = 1000, 1e12
 """Whole numbers in a configuration: at most so large, or as many as the largest tensor has entries; any other."""
+FARTHEST = 1e6
+"""How far a step at the usual velocity may lead from 1 of the usual positions, as a factor."""
 FORMERLY = {
     "encoder.": "features.encoder.",
     "implicit.": "features.channels.",
@@ -66,6 +68,8 @@ def load_model(folder: Path | str) -> Model:
             )
         model = Model(config)
         model.load_state_dict(tensors, strict=not absent)
+        if not all(1 / FARTHEST < ratio < FARTHEST for ratio in model.ratios):
+            raise InputError(f"a step of {config.dt} s does not fit the units of its velocities and positions")
         model.method = text.get("method", model.method)  # older files do not say it: the kind of features does
         if model.method not in METHODS:
             raise InputError(f"it is of the method {model.method!r}, not one of {', '.join(METHODS)}")
@@ -103,9 +107,14 @@ def digest_of(folder: Path) -> str | None:
 
 
 def shipped(world: str, method: str | None = None) -> Path:
-    """The folder of the model that comes with the package for a world; method: another than the usual one."""
+    """The folder of the model that comes with the package for a world.
+
+    method: another than the usual one; where a world has none of the usual one, it is the published one's.
+    """
     place = Path(str(resources.files("gce"))) / "shipped"
     folder = place / folder_name(world, method)
+    if method is None and not folder.is_dir() and (place / folder_name(world, "published")).is_dir():
+        folder = place / folder_name(world, "published")
     if not (folder / "model.json").is_file():
         names = sorted(p.parent.name for p in place.glob("*/model.json"))
         others = {folder_name("", other) for other in METHODS} - {""}

@@ -7,6 +7,10 @@ the first of its rows is given, piece by piece.
 
 from __future__ import annotations
 
+import mmap
+import os
+import subprocess
+import sys
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,6 +25,7 @@ from gce.trajectory.storage import (
     BOUNDS,
     CHECKSUM,
     FORMAT,
+    HYPEREDGES,
     METADATA_CHECKSUM,
     OPTIONAL_ROWS,
     ROWS,
@@ -33,13 +38,15 @@ Array = np.ndarray
 NAMES = (*ROWS, *OPTIONAL_ROWS, *TABLES)
 TEXTS = "groups/parameters"
 FLAT = {"groups/node_type", "groups/edge_type"}
-WHOLE = FLAT | {"groups/edges", "groups/tied"} | (TABLES.keys() - {TEXTS})
+WHOLE = FLAT | {"groups/edges", "groups/tied", HYPEREDGES} | (TABLES.keys() - {TEXTS})
 KINDS = {**dict.fromkeys(NAMES, "fiu"), **dict.fromkeys(WHOLE, "iu"), TEXTS: "OS"}
 KINDS |= dict.fromkeys(("episodes/observations", "episodes/actions", "episodes/exogenous"), "f")
 WORDS = {"fiu": "numbers", "iu": "whole numbers", "f": "floating-point numbers", "OS": "text"}
 FILTERS = {1, 2, 3, 4, 5, 6, 32000}
 """HDF5's own, and that of h5py; others are found by loading a library."""
 CHUNK, PIECE = 100_000_000, 1 << 19
+SIGNATURE = b"\x89HDF\r\n\x1a\n"
+_TRIED: set[tuple[str, int, int, int]] = set()
 EXPECTED = f"a whole {FORMAT} file"
 
 
@@ -121,13 +128,57 @@ def open_file(path: Path | str) -> dict[str, Stored]:
 def opened(path: Path) -> h5py.File:
     if not path.is_file():
         raise InputError(f"{path} is not a file; `gce data --help` lists the ways to make one")
+    _tried(path)
     try:
         return h5py.File(path, "r")
     except Exception:
         with path.open("rb") as file:
-            whole = file.read(8) == b"\x89HDF\r\n\x1a\n"
+            whole = file.read(8) == SIGNATURE
         kind = "is truncated or damaged" if whole else "is not an HDF5 file"
         raise InputError(f"{path} {kind}, expected a {FORMAT} file; record or import it again") from None
+
+
+TRIAL = """
+import resource, sys
+used = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+import h5py
+seconds, most = int(sys.argv[2]), used() + 200_000
+resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
+resource.setrlimit(resource.RLIMIT_DATA, (10**9, 10**9))
+def read(name, item):
+    dict(item.attrs)
+    if isinstance(item, h5py.Dataset):
+        item.chunks and item.id.get_num_chunks()
+        item.dtype.kind == "O" and item.size < 10**6 and item[()]
+try:
+    with h5py.File(sys.argv[1], "r") as file:
+        read("", file)
+        file.visititems(read)
+except Exception:
+    pass
+sys.exit(3 * (used() > most))
+"""
+
+
+def _tried(path: Path) -> None:
+    """HDF5 never ends with some damaged files, or grows: where its own books carry no checksums, another process of
+    limited time and memory reads them first.
+    """
+    found = path.stat()
+    key = (str(path.absolute()), found.st_ino, found.st_size, found.st_mtime_ns)
+    if key in _TRIED or not found.st_size or not sys.executable or sys.platform == "win32":
+        return
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        old = content[:8] != SIGNATURE or content[8:9] < b"\2" or content.find(b"GCOL") >= 0
+    if old:
+        seconds = 3 + found.st_size // 10**8
+        asked = [sys.executable, "-I", "-c", TRIAL, str(path), str(seconds)]
+        ended = subprocess.run(asked, env={**os.environ, "OPENBLAS_NUM_THREADS": "1"}, capture_output=True, check=False)
+        if ended.returncode < 0 or ended.returncode == 3:
+            raise InputError(
+                f"{path} is damaged: HDF5 does not come to an end with it, or crashes; record or import it again"
+            )
+    _TRIED.add(key)
 
 
 def read_metadata(file: h5py.File) -> dict[str, Any]:
@@ -165,6 +216,7 @@ METADATA: dict[str, Callable[[Any], bool]] = {
 def structure_problems(file: h5py.File) -> Iterator[str]:
     """Wrong format, missing arrays, pointers that do not fit: found without reading the rows."""
     found = file.attrs.get("format")
+    found = found.decode(errors="replace") if isinstance(found, bytes) else found
     if not isinstance(found, str) or found != FORMAT:
         yield f"its attribute 'format' is {found!r}, expected {FORMAT!r}; another program's file?"
         return
@@ -241,6 +293,15 @@ def _shape_problems(file: h5py.File) -> Iterator[str]:
     if file["groups/edges"].shape[1] != 2:
         yield f"groups/edges has {file['groups/edges'].shape[1]} columns, expected 2: sender, receiver"
         return
+    if HYPEREDGES in file:
+        rows, count = file[HYPEREDGES], len(file["groups/parameters"])
+        if rows.shape[1] != 4:
+            yield f"{HYPEREDGES} has {rows.shape[1]} columns, expected 4: group, hyperedge, node, type"
+            return
+        of_group = rows[:, 0]
+        if (np.diff(of_group) < 0).any() or (of_group < 0).any() or (of_group >= count).any():
+            yield f"{HYPEREDGES} must be ordered by group, and there are {count} groups"
+            return
     shapes = [file[name].shape[1:] if name in file else None for name in BOUNDS]
     if shapes != [None, None] and shapes != [file["episodes/actions"].shape[1:]] * 2:
         yield f"{BOUNDS[0]} and {BOUNDS[1]} must both be there, with as many columns as episodes/actions"

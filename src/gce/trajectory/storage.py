@@ -43,7 +43,9 @@ ROWS = {
     "groups/edge_type": "whole number, one an edge",
     "groups/edge_attributes": "one row an edge",
 }
+HYPEREDGES = "groups/hyperedges"
 OPTIONAL_ROWS = {
+    HYPEREDGES: "one row a node of a hyperedge: group, hyperedge, node, type",
     "episodes/exogenous": "one row a step and node: known inputs",
     "groups/tied": "one row a node: an id for every coordinate; equal ids are one quantity",
     "groups/action_low": "one row a node: the lowest action, -inf without bound",
@@ -68,6 +70,9 @@ METADATA_CHECKSUM = "metadata_crc32"
 CHUNK_BYTES = 1 << 17
 SLACK_BYTES = 1 << 20
 """Room kept for HDF5's own books beside the rows."""
+
+LIBRARY = ("v110", "v110")
+"""HDF5's layout from 1.10 on: its own books carry checksums. Texts of one length need no other, old books."""
 
 Sink = Callable[[str, Array], None]
 """Takes rows of a named array, in order: into memory or into a file."""
@@ -101,6 +106,9 @@ class Flattener:
         self._append("groups/edge_type", graph.edge_type)
         self._append("groups/edge_attributes", graph.edge_attributes)
         self._append("groups/tied", graph.tied)
+        if graph.hyperedges is not None:
+            of_group = np.full_like(graph.hyperedges[:1], len(self._graphs))
+            self._append(HYPEREDGES, np.concatenate([of_group, graph.hyperedges]).T)
         self._append("groups/action_low", None if limits is None else limits.low)
         self._append("groups/action_high", None if limits is None else limits.high)
         self._advance("groups/node_pointer", graph.num_nodes)
@@ -172,7 +180,7 @@ class Writer(Flattener):
         self._place = ExitStack()
         self._temporary = self._place.enter_context(written(self.path))
         try:
-            self._file = h5py.File(self._temporary, "w")
+            self._file = h5py.File(self._temporary, "w", libver=LIBRARY)
         except OSError as error:
             self._leave()
             raise InputError(f"cannot write {self.path}: {_reason(error)}; give another place") from None
@@ -180,10 +188,10 @@ class Writer(Flattener):
         self._dtype, self._bytes = np.dtype(dtype), 0
         self._waiting: dict[str, list[np.ndarray]] = {}
         self._checksums: dict[str, int] = {}
-        self._file.attrs["format"] = FORMAT
         self._file.attrs["format_version"] = VERSION
         text = json.dumps(metadata, sort_keys=True)
-        self._file.attrs["metadata"] = text
+        for name, value in (("format", FORMAT), ("metadata", text)):
+            self._file.attrs.create(name, np.bytes_(value))
         self._file.attrs[METADATA_CHECKSUM] = zlib.crc32(text.encode())
 
     def finish(self) -> None:
@@ -191,8 +199,12 @@ class Writer(Flattener):
         tables = self.tables()
         self._flush(also=sum(len(repr(v.tolist())) + 4096 for v in tables.values()))
         for name, values in tables.items():
-            text = values.dtype == object
-            array = self._file.create_dataset(name, data=values, dtype=h5py.string_dtype() if text else values.dtype)
+            stored = values
+            if values.dtype == object and len(values) * max(map(len, values)) < 4 * sum(map(len, values)) + SLACK_BYTES:
+                stored = values.astype(bytes)
+            array = self._file.create_dataset(
+                name, data=stored, dtype=h5py.string_dtype() if stored.dtype == object else stored.dtype
+            )
             array.attrs[CHECKSUM] = checksum(values)
         self._file.close()
         self._place.close()
