@@ -70,6 +70,11 @@ def in_words(answer: Mapping[str, Any]) -> str:
             return f"{who}: the error after {answer['horizon']} steps is {answer['control_error']:.3g}."
         left = f"{100 * share:.3g}% of the error of doing nothing is left after {answer['horizon']} steps"
         return f"{who}: {left}{'' if share < 1 else ', so it did harm'}."
+    if "distance" in answer:
+        return (
+            f"After {answer['steps']} steps the system is {answer['distance']:.2g} standard deviations from the goal; "
+            f"it began {answer['start_distance']:.2g} away."
+        )
     told = (
         f"The plan should end {answer['predicted_distance']:.2g} standard deviations from the goal; without it the "
         f"system is {answer['start_distance']:.2g} away."

@@ -7,19 +7,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gce.cli.beside import plan_warnings, prediction_beside, warn
-from gce.cli.common import Labels, episode_of, goal_at, known_names, table_of, write_plan
+from gce.cli.common import Labels, episode_of, goal_at, known_names, table_of, write_plan, write_ran
 from gce.errors import InputError
 from gce.files import border, finite, read_toml
 from gce.names import some
-from gce.progress import TOLD, planning
+from gce.progress import TOLD, planning, progress
 
 if TYPE_CHECKING:
     from gce.cli.control import Control
+    from gce.control.problem import Problem
+    from gce.interop.environments import Environment
 
 NODE, STEP = "node", "step"
 SYSTEM_FILE = "system.json"
@@ -104,11 +106,12 @@ def plan_own(own: Own, asked: Control) -> dict[str, Any]:
     from gce.views.report.details import details_of_plan
 
     model, labels = own.system.model, own.labels
-    goal = _goal(own, asked)
+    link = None if asked.env is None else _environment(own, asked)
+    goal = _goal(own, asked, link)
     M = asked.horizon or (len(goal.values) if goal.values.ndim == 3 else asked.goal_step or own.steps)
     if goal.values.ndim == 3 and len(goal.values) != M:
         raise InputError(f"the goal is a path of {len(goal.values)} steps, the horizon {M}; leave --horizon out")
-    start = _start(own, asked)
+    start = _start(own, asked) if link is None else link.reset(asked.seed)
     low, high = _limits(own, asked)
     problem = Problem(
         horizon=M,
@@ -128,6 +131,8 @@ def plan_own(own: Own, asked: Control) -> dict[str, Any]:
             "observation to reach; give every coordinate of every node"
         )
     problem = in_space_of(model, problem, **asked.costs())
+    if link is not None:
+        return _act(own, asked, link, problem, start)
     with planning(f"planning {M} steps") as tell:
         planner = Controller(own.system, problem, weights=asked.weights, tell=tell, time_limit=asked.time_limit)
         plan = planner.plan(start, opening=True)
@@ -166,9 +171,79 @@ def plan_own(own: Own, asked: Control) -> dict[str, Any]:
     return answer
 
 
-def _goal(own: Own, asked: Control) -> Goal:
+def _environment(own: Own, asked: Control) -> Environment:
+    from gce.interop.environments import Mapping, made_by
+
+    assert asked.env is not None
+    link = made_by(asked.env, None if asked.mapping is None else Mapping.read(asked.mapping))
+    for what, found, expected in (
+        ("observations", link.mapping.observations, own.labels.observations),
+        ("actions", link.mapping.actions, own.labels.actions),
+    ):
+        if found.shape != (len(own.labels.nodes), len(expected)):
+            raise InputError(
+                f"the mapping of {what} has shape {found.shape}, expected {(len(own.labels.nodes), len(expected))}: a "
+                f"row a node ({some(own.labels.nodes)}), a column for each of {some(expected)}"
+            )
+    if asked.start is not None:
+        raise InputError("an environment says by itself where it starts; leave --start out")
+    return link
+
+
+def _act(own: Own, asked: Control, link: Environment, problem: Problem, start: Any) -> dict[str, Any]:
+    """Act on an environment; its episodes can be learned from."""
+    import numpy as np
+
+    from gce import __version__
+    from gce.control.tracking import Status
+    from gce.planning.controller import Controller
+    from gce.planning.running import run
+
+    steps, (low, high) = asked.steps or problem.horizon, link.bounds
+    reached = np.maximum(problem.low, low), np.minimum(problem.high, high)
+    problem = replace(problem, low=np.minimum(*reached), high=reached[1])
+    with progress("acting", steps, "steps") as done:
+        controller = Controller(
+            own.system,
+            problem,
+            asked.weights,
+            time_limit=asked.time_limit,
+            mode=asked.mode,
+            tell=lambda turn, way: done(0),
+        )
+        ran = run(link, controller, start, steps=steps, feedback=asked.feedback or 1, progress=done)
+    unit = np.broadcast_to(problem.unit, problem.goals[-1].shape)
+    told = np.ones(unit.shape, bool) if problem.tracked is None else problem.tracked
+    ends = [((o - problem.goals[-1]) / unit)[told] for o in (start, ran.known[-1])]
+    answer = {
+        "start_distance": float(np.sqrt(np.square(ends[0]).mean())),
+        "distance": float(np.sqrt(np.square(ends[1]).mean())),
+        "status": ran.status,
+        "statuses": {str(status): count for status, count in ran.statuses.items()},
+        "plan_seconds": ran.plan_seconds,
+        "feedback_seconds": ran.feedback_seconds,
+        "iterations": ran.iterations,
+        "missed": ran.missed,
+        "saturated": ran.saturated,
+        "ended": ran.ended,
+        "objects": len(own.labels.nodes),
+        "horizon": problem.horizon,
+        "steps": len(ran.actions),
+        "shifted": ran.statuses[Status.SHIFTED],
+        "seed": asked.seed,
+        "version": __version__,
+        "warnings": list(TOLD),
+    }
+    if asked.out is not None:
+        write_ran(asked.out, ran, own.labels, (own.low, own.high), answer)
+    return answer
+
+
+def _goal(own: Own, asked: Control, link: Environment | None = None) -> Goal:
     if asked.goal is not None:
         return read_goal(asked.goal, own.labels)
+    if link is not None and link.mapping.goal is not None:
+        return Goal(link.mapping.goal)
     if own.episode is None:
         raise InputError(
             "there is nothing to reach yet; give --goal with a file such as goal.csv: a header "
