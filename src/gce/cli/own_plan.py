@@ -7,20 +7,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gce.cli.beside import plan_warnings, prediction_beside, warn
-from gce.cli.common import Labels, episode_of, goal_at, known_names, table_of, write_plan, write_ran
+from gce.cli.common import Labels, episode_of, goal_at, known_names, table_of, write_plan
 from gce.errors import InputError
 from gce.files import border, finite, read_toml
 from gce.names import some
-from gce.progress import TOLD, planning, progress
+from gce.progress import TOLD, planning
 
 if TYPE_CHECKING:
     from gce.cli.control import Control
-    from gce.control.problem import Problem
     from gce.interop.environments import Environment
 
 NODE, STEP = "node", "step"
@@ -101,12 +100,13 @@ def plan_own(own: Own, asked: Control) -> dict[str, Any]:
     import numpy as np
 
     from gce import __version__
+    from gce.cli.acting import act, environment
     from gce.control.problem import Problem
     from gce.planning.controller import Controller, in_space_of
     from gce.views.report.details import details_of_plan
 
     model, labels = own.system.model, own.labels
-    link = None if asked.env is None else _environment(own, asked)
+    link = None if asked.env is None else environment(own, asked)
     goal = _goal(own, asked, link)
     M = asked.horizon or (len(goal.values) if goal.values.ndim == 3 else asked.goal_step or own.steps)
     if goal.values.ndim == 3 and len(goal.values) != M:
@@ -132,7 +132,7 @@ def plan_own(own: Own, asked: Control) -> dict[str, Any]:
         )
     problem = in_space_of(model, problem, **asked.costs())
     if link is not None:
-        return _act(own, asked, link, problem, start)
+        return act(own, asked, link, problem, start)
     with planning(f"planning {M} steps") as tell:
         planner = Controller(own.system, problem, weights=asked.weights, tell=tell, time_limit=asked.time_limit)
         plan = planner.plan(start, opening=True)
@@ -168,74 +168,6 @@ def plan_own(own: Own, asked: Control) -> dict[str, Any]:
         }
         details = details_of_plan(plan, problem, own.system, own.adapted, own.episode, about)
         write_plan(asked.out, plan, labels, answer, details)
-    return answer
-
-
-def _environment(own: Own, asked: Control) -> Environment:
-    from gce.interop.environments import Mapping, made_by
-
-    assert asked.env is not None
-    link = made_by(asked.env, None if asked.mapping is None else Mapping.read(asked.mapping))
-    for what, found, expected in (
-        ("observations", link.mapping.observations, own.labels.observations),
-        ("actions", link.mapping.actions, own.labels.actions),
-    ):
-        if found.shape != (len(own.labels.nodes), len(expected)):
-            raise InputError(
-                f"the mapping of {what} has shape {found.shape}, expected {(len(own.labels.nodes), len(expected))}: a "
-                f"row a node ({some(own.labels.nodes)}), a column for each of {some(expected)}"
-            )
-    if asked.start is not None:
-        raise InputError("an environment says by itself where it starts; leave --start out")
-    return link
-
-
-def _act(own: Own, asked: Control, link: Environment, problem: Problem, start: Any) -> dict[str, Any]:
-    """Act on an environment; its episodes can be learned from."""
-    import numpy as np
-
-    from gce import __version__
-    from gce.control.tracking import Status
-    from gce.planning.controller import Controller
-    from gce.planning.running import run
-
-    steps, (low, high) = asked.steps or problem.horizon, link.bounds
-    reached = np.maximum(problem.low, low), np.minimum(problem.high, high)
-    problem = replace(problem, low=np.minimum(*reached), high=reached[1])
-    with progress("acting", steps, "steps") as done:
-        controller = Controller(
-            own.system,
-            problem,
-            asked.weights,
-            time_limit=asked.time_limit,
-            mode=asked.mode,
-            tell=lambda turn, way: done(0),
-        )
-        ran = run(link, controller, start, steps=steps, feedback=asked.feedback or 1, progress=done)
-    unit = np.broadcast_to(problem.unit, problem.goals[-1].shape)
-    told = np.ones(unit.shape, bool) if problem.tracked is None else problem.tracked
-    ends = [((o - problem.goals[-1]) / unit)[told] for o in (start, ran.known[-1])]
-    answer = {
-        "start_distance": float(np.sqrt(np.square(ends[0]).mean())),
-        "distance": float(np.sqrt(np.square(ends[1]).mean())),
-        "status": ran.status,
-        "statuses": {str(status): count for status, count in ran.statuses.items()},
-        "plan_seconds": ran.plan_seconds,
-        "feedback_seconds": ran.feedback_seconds,
-        "iterations": ran.iterations,
-        "missed": ran.missed,
-        "saturated": ran.saturated,
-        "ended": ran.ended,
-        "objects": len(own.labels.nodes),
-        "horizon": problem.horizon,
-        "steps": len(ran.actions),
-        "shifted": ran.statuses[Status.SHIFTED],
-        "seed": asked.seed,
-        "version": __version__,
-        "warnings": list(TOLD),
-    }
-    if asked.out is not None:
-        write_ran(asked.out, ran, own.labels, (own.low, own.high), answer)
     return answer
 
 

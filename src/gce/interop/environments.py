@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float
 
 from gce.errors import InputError, table
 from gce.files import read_toml
@@ -33,9 +33,9 @@ class Mapping:
     observation that is a dictionary, in the order they are joined in; by default all, as they come.
     """
 
-    observations: Int[Array, "nodes d"]
-    actions: Int[Array, "nodes a"]
-    goal: Float[Array, "nodes d"] | None = None
+    observations: Any
+    actions: Any
+    goal: Any = None
     keys: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
@@ -77,7 +77,9 @@ class Mapping:
         if keys is not None and not (isinstance(keys, list) and all(isinstance(key, str) for key in keys)):
             raise InputError(f"{path}: keys is {keys!r}, expected names in quotes")
         try:
-            return Mapping(told["observations"], told["actions"], told.get("goal"), keys and tuple(keys))
+            return Mapping(
+                told["observations"], told["actions"], told.get("goal"), None if keys is None else tuple(keys)
+            )
         except InputError as error:
             raise InputError(f"{path}: {error}") from None
 

@@ -4,8 +4,8 @@
     system = gce.adapt(model, [*episodes, *ran.episodes])
 
 A `step` carries out an action [nodes, a] and answers with the observation [nodes, d] that follows, or with both the
-observation and the action as it acted; StopIteration ends the run. One with the methods `send(action)` and `receive()` lets a controller in real
-time prepare its next turn in between.
+observation and the action as it acted; StopIteration ends the run. One with the methods `send(action)` and `receive()`
+lets a controller in real time prepare its next turn in between.
 """
 
 from __future__ import annotations
