@@ -28,6 +28,7 @@ _HOMES = {
     "run": "gce.planning.running",
     "Filter": "gce.planning.observer",
     "train": "gce.training.learning",
+    "register": "gce.names",
     "plot": "gce.views.plot",
     "Regressor": "gce.interop.estimator",
     "load_model": "gce.model.files",
