@@ -96,7 +96,7 @@ def save(model: Baseline, folder: Path | str, about: dict[str, Any] | None = Non
         "version": gce.__version__,
         "baseline": model.name,
         "about": about or {},
-        "config": dataclasses.asdict(model.sizes),
+        "config": dataclasses.asdict(model.config),
     }
     write_pair(Path(folder), NAME, dict(model.state_dict()), text)
 

@@ -18,15 +18,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from gce.baselines.base import Config
 from gce.baselines.padded import mlp
 from gce.baselines.trainable import Advancing, Batch, Draw, FineTuning, Schedule
+from gce.features.base import StateShape
 from gce.graphs.topology import Topology
 from gce.training.batches import Recorded
 
 
 @dataclass(frozen=True)
-class GnsConfig(Config):
+class GnsConfig(StateShape):
     """noise: on the first state of a window, in standard deviations."""
 
     width: int = 64
@@ -53,6 +53,7 @@ class Round(nn.Module):
 
 class Gns(Advancing):
     name, config_class = "gns", GnsConfig
+    config: GnsConfig
     schedule = Schedule(
         iterations=10_000,
         learning_rate=2e-3,
@@ -66,7 +67,7 @@ class Gns(Advancing):
 
     def __init__(self, config: GnsConfig) -> None:
         super().__init__(config)
-        c = self.config = config
+        c = config
         self.register_buffer("unit", torch.ones(c.num_observations))
         seen = c.num_state + c.num_inputs + c.num_node_types + c.num_node_attributes
         between = c.num_observations + c.num_relations + c.num_edge_attributes

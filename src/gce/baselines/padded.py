@@ -19,14 +19,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from gce.baselines.base import Adapted, Config
+from gce.baselines.base import Adapted
 from gce.baselines.trainable import Batch, FineTuned
 from gce.errors import InputError
+from gce.features.base import StateShape
 from gce.graphs.graph import Graph
 
 
 @dataclass(frozen=True)
-class PaddedConfig(Config):
+class PaddedConfig(StateShape):
     """max_nodes: rows of the padded state; noise: of the decoder, in standard deviations of the observation.
 
     path: weight of the error of paths of many steps; 0 is the published loss of single steps, whose rollouts drift.
@@ -79,9 +80,11 @@ class NormalNet(nn.Module):
 class PaddedBaseline(FineTuned):
     """Encoder and decoder of padded states."""
 
+    config: PaddedConfig
+
     def __init__(self, config: PaddedConfig) -> None:
         super().__init__(config)
-        c = self.config = config
+        c = config
         self.num_coordinates = c.max_nodes * c.num_state
         self.num_controls = c.max_nodes * c.num_inputs
         self.encoder = NormalNet(self.num_coordinates + c.max_nodes, c.width, c.latent)

@@ -25,6 +25,7 @@ from gce.reproduce.statistics import Record, markdown, values_of
 from gce.reproduce.tasks import TEST, Table, draw, loaded, run_control
 from gce.reproduce.versions import method_version
 from gce.system.system import adapt
+from gce.system.weights import weights_along
 from gce.views.plots import write_strip
 
 SNAPSHOTS = 5
@@ -46,23 +47,19 @@ class Weights(Table):
         setting = draw("rope", (9, 9), TEST + cell.seed)
         system = adapt(loaded(context, "rope", cell.settings["method"]).model, setting.episodes, measure=False)
         times = cell.settings["times"]
-        seen = setting.target.observations.astype(float)[times]
-        topology, model = system.topology, system.model
-        psi = torch.as_tensor(system.outputs_at(seen, "features").reshape(len(times), len(seen[0]), -1))
-        phi = psi[..., model.config.num_state :].transpose(0, 1).to(model.dtype)
-        with torch.no_grad():
-            alpha = topology.softmax(model.potential.on(topology)(phi)).double().numpy()
+        topology, target = system.topology, setting.target
+        seen = target.observations.astype(float)
         N = topology.num_nodes
         weights, uniform = np.zeros((len(times), N, N)), np.zeros((N, N))
         receivers, senders = topology.receivers.numpy(), topology.senders.numpy()
-        weights[:, receivers, senders] = alpha.T
+        weights[:, receivers, senders] = weights_along(system, seen, target.actions)[times]
         uniform[receivers, senders] = 1 / np.bincount(receivers, minlength=N)[receivers]
         spread = float(np.abs(weights - uniform).max())
         return {
             "largest_difference_from_uniform": spread,
             "weights": np.round(weights, 5).tolist(),
             "uniform": np.round(uniform, 5).tolist(),
-            "places": np.round(seen[..., :2], 5).tolist(),
+            "places": np.round(seen[times][..., :2], 5).tolist(),
         }
 
     def report(self, records: Sequence[Record], folder: Path) -> str:
@@ -103,8 +100,8 @@ class ControlPictures(Table):
     def run(self, cell: Cell, context: Context) -> dict[str, Any]:
         s = cell.settings
         setting = draw(s["world"], (s["objects"], s["objects"]), TEST + cell.seed)
-        subject = loaded(context, s["world"], s["method"]).adapt(setting.episodes)
-        run, found = run_control(setting, subject, setting.env.recipe.protocol)
+        method = loaded(context, s["world"], s["method"])
+        run, found = run_control(setting, method, method.adapt(setting.episodes), setting.env.recipe.protocol)
         times = np.linspace(0, len(run.actions), SNAPSHOTS).round().astype(int)
         path = run.observations if setting.env.recipe.pictures.chart else run.observations[times]
         return {

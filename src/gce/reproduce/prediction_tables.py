@@ -56,9 +56,9 @@ class PredictionTable(Table):
         episodes = setting.episodes
         if s["noise"]:
             episodes = [replace(episode, observations=seen(episode.observations)) for episode in episodes]
-        subject = loaded(context, world, s["method"]).adapt(episodes)
+        adapted = loaded(context, world, s["method"]).adapt(episodes)
         start = seen(setting.target.observations[0])
-        return error_figures(prediction_errors(subject, setting.target, unit, start))
+        return error_figures(prediction_errors(adapted, setting.target, unit, start))
 
 
 def error_figures(errors: np.ndarray) -> dict[str, Any]:
@@ -178,9 +178,11 @@ class Recorded(Experiment):
                 target, *rest = list(data)
         env.reset(seed=0, options={"parameters": target.parameters})
         goal = target.observations[env.recipe.protocol.horizon].astype(float)
-        subject = loaded(context, world, name).adapt(rest)
-        found = run_control(Setting(env, 0, goal, target, rest), subject, protocol_for(world, cell.settings))[1]
-        errors = prediction_errors(subject, target, env.observation_std)
+        method = loaded(context, world, name)
+        adapted = method.adapt(rest)
+        setting, protocol = Setting(env, 0, goal, target, rest), protocol_for(world, cell.settings)
+        found = run_control(setting, method, adapted, protocol)[1]
+        errors = prediction_errors(adapted, target, env.observation_std)
         try:
             predicted = {f"nrmse_{k}": v for k, v in error_figures(errors).items() if k != "nrmse"}
         except FloatingPointError:

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 from jaxtyping import Float
 
+from gce.baselines import Adapted
 from gce.control.problem import control_error
 from gce.envs import GraphEnv, PowerGrid, Protocol, world_named
 from gce.envs.base import Policy
@@ -22,8 +23,10 @@ from gce.metrics import nrmse
 from gce.planning.closed_loop import LinearOracle, Run, control, figures, linear_oracle, problem_for
 from gce.reproduce import paper
 from gce.reproduce.experiment import Cell, Context, Experiment, Preset
-from gce.reproduce.methods import Method, Subject
+from gce.reproduce.methods import Method
 from gce.reproduce.versions import conditions
+from gce.system.system import System
+from gce.training.learning import Predictor
 from gce.trajectory import Episode
 
 Array = np.ndarray
@@ -84,12 +87,14 @@ def record_episode(
     return Episode(env.graph, *env.run(env.excitation(rng, steps), steps))
 
 
-def run_control(setting: Setting, subject: Subject, protocol: Protocol, **noises: float) -> tuple[Run, dict[str, Any]]:
+def run_control(
+    setting: Setting, method: Method, adapted: System | Adapted, protocol: Protocol, **noises: float
+) -> tuple[Run, dict[str, Any]]:
     """Control a system from its start, and what is reported of it."""
     env = setting.restart(**noises)
-    run = control(env, subject.planner(problem_for(env, setting.goal, protocol)), protocol.feedback)
+    run = control(env, method.planner(adapted, problem_for(env, setting.goal, protocol)), protocol.feedback)
     found = figures(env, run)
-    psi, aim = subject.features(run.observations[1:]), subject.features(setting.goal[None])
+    psi, aim = (adapted.outputs_at(o, "features") for o in (run.observations[1:], setting.goal[None]))
     effort = env.action_weight * np.square(run.actions / env.action_std).sum()
     kept = ("control_error", "control_error_positions", "control_error_over_nothing", "nothing", "cost", "status")
     reported: dict[str, Any] = {name: found[name] for name in kept}
@@ -100,12 +105,12 @@ def run_control(setting: Setting, subject: Subject, protocol: Protocol, **noises
 
 
 def prediction_errors(
-    subject: Subject, target: Episode, unit: Float[Array, " d"], start: Float[Array, "nodes d"] | None = None
+    adapted: Predictor, target: Episode, unit: Float[Array, " d"], start: Float[Array, "nodes d"] | None = None
 ) -> Float[Array, " steps"]:
     """NRMSE of each step of an episode, predicted from its first observation, or from another start."""
     truth = target.observations.astype(float)
     with np.errstate(over="ignore", invalid="ignore"):
-        return nrmse(subject.predict(truth[0] if start is None else start, target.actions)[1:], truth[1:], unit)
+        return nrmse(adapted.predict(truth[0] if start is None else start, target.actions)[1:], truth[1:], unit)
 
 
 def protocol_for(world: str, settings: dict[str, Any]) -> Protocol:
@@ -165,10 +170,10 @@ def run_cell(cell: Cell, context: Context, predicted: bool = False) -> dict[str,
     if s["method"] in UNADAPTED:
         return _unadapted(setting, s["method"], **noises)
     found = loaded(context, s["world"], s.get("model", s["method"]), s.get("form"))
-    subject = found.adapt(setting.episodes)
-    reported = run_control(setting, subject, protocol_for(s["world"], s), **noises)[1]
+    adapted = found.adapt(setting.episodes)
+    reported = run_control(setting, found, adapted, protocol_for(s["world"], s), **noises)[1]
     if predicted:
-        reported["nrmse"] = float(prediction_errors(subject, setting.target, setting.env.observation_std).mean())
+        reported["nrmse"] = float(prediction_errors(adapted, setting.target, setting.env.observation_std).mean())
     return {**reported, "trained_minutes": found.minutes}
 
 

@@ -138,11 +138,12 @@ class Tuning(Table):
         """Error and cost with each of the weights."""
         world = cell.settings["world"]
         setting = draw(world, sizes_of(world, SEEN), VALIDATION + cell.seed)
-        subject = loaded(context, world, cell.settings["method"]).adapt(setting.episodes)
+        method = loaded(context, world, cell.settings["method"])
+        adapted = method.adapt(setting.episodes)
         found: dict[str, Any] = {}
         for value in cell.settings[f"{self.weight}s"]:
             protocol = protocol_for(world, {**cell.settings, self.weight: value})
-            figures = run_control(setting, subject, protocol)[1]
+            figures = run_control(setting, method, adapted, protocol)[1]
             found |= {f"error_{value:g}": figures["control_error"], f"cost_{value:g}": figures["cost"]}
         return found
 

@@ -20,7 +20,7 @@ from gce.model.hierarchy import Hierarchy, learner
 from gce.model.model import Model
 from gce.operators import Operator
 from gce.operators.hierarchy import Strengths, Sums
-from gce.system.evidence import Evidence, Starts, model_inputs
+from gce.system.evidence import Evidence, Starts
 from gce.system.left_out import Fit, recorded, starts_of
 from gce.system.system import Path, System
 from gce.system.uncertainty import Spread, jacobian
@@ -105,7 +105,7 @@ class GeneralSystem(System):
     ) -> Path:
         self._check(reproject)
         x = self.state(observation, opening, before)
-        inputs = model_inputs(self.model, actions, exogenous, self.graph)
+        inputs = self.model.inputs(actions, exogenous, self.graph.num_nodes)
         with torch.no_grad():
             states = torch.cat([x[None], self.hierarchy.rollout(x[:, None], inputs[:, :, None])[:, :, 0]])
             return Path(states, self.model.features(states, self.topology), inputs)

@@ -27,7 +27,6 @@ from gce.system.evidence import (
     Seen,
     Starts,
     colour_of,
-    model_inputs,
     normalised,
     opening_mask,
     opening_paths,
@@ -127,7 +126,7 @@ class System(Shown):
             default as the model was trained.
         """
         x = self.state(observation, opening, before)
-        inputs = model_inputs(self.model, actions, exogenous, self.graph)
+        inputs = self.model.inputs(actions, exogenous, self.graph.num_nodes)
         fresh = opening_mask(self.model, len(inputs), len(x), opening)
         with torch.no_grad():
             psi = self.model.features(x, self.topology)
@@ -249,7 +248,7 @@ class System(Shown):
         """What `predict` says of each of several systems of one model, as one rollout of all their graphs."""
         model = systems[0].model
         openings = [s.state(o, True) for s, o in zip(systems, observations, strict=True)]
-        inputs = [model_inputs(model, a, exogenous, s.graph) for s, a in zip(systems, actions, strict=True)]
+        inputs = [model.inputs(a, exogenous, s.graph.num_nodes) for s, a in zip(systems, actions, strict=True)]
         operators = [s.operator for s in systems]
         paths = opening_paths(model, [s.graph for s in systems], operators, openings, inputs)
         unit = model.arrays
