@@ -13,7 +13,7 @@ from gce.baselines.base import configure
 from gce.baselines.cko import Cko, CkoConfig, fitted, rolled_out
 from gce.baselines.gns import Gns, GnsConfig
 from gce.baselines.graph_ode import GraphOde, GraphOdeConfig
-from gce.baselines.koopman import Blocks
+from gce.baselines.koopman import RelationBlocks
 from gce.baselines.kpm import Kpm, KpmConfig
 from gce.baselines.padded import Normal, PaddedConfig
 from gce.baselines.pcc import Pcc, PccConfig
@@ -77,7 +77,7 @@ def test_kpm_features_are_the_observation_and_products():
 def test_the_assembled_system_is_the_composed_operator(world):
     graph = system_episodes(world)[0].graph
     config, topology = configure(StateShape, recorded(world)), Topology.of(graph)
-    blocks = Blocks(config, num_features=3, num_static=2, num_edge=2)
+    blocks = RelationBlocks(config, num_features=3, num_static=2, num_edge=2)
     generator = torch.Generator().manual_seed(0)
 
     def draw(*shape: int) -> torch.Tensor:
@@ -96,7 +96,7 @@ def test_relations_that_a_graph_lacks_change_nothing():
     """The fit on the regressors in use is ridge regression on all of them."""
     graph = system_episodes("rope")[0].graph
     config, topology = configure(StateShape, recorded("rope")), Topology.of(graph)
-    blocks = Blocks(config, num_features=3)
+    blocks = RelationBlocks(config, num_features=3)
     generator = torch.Generator().manual_seed(0)
     z, inputs, psi = (torch.randn(30, graph.num_nodes, k, generator=generator).double() for k in (3, 1, 3))
     inputs[:, 1:] = 0  # only the first mass acts
@@ -124,7 +124,7 @@ def union(world: str, *, shared: bool = False) -> Topology:
 @pytest.mark.parametrize("world, shared", [("rope", False), ("rope", True), ("soft", False), ("swim", False)])
 def test_operators_fitted_by_type_are_those_fitted_at_once(world, shared):
     topology, config = union(world, shared=shared), configure(StateShape, recorded(world))
-    blocks = Blocks(config, num_features=3)
+    blocks = RelationBlocks(config, num_features=3)
     generator = torch.Generator().manual_seed(0)
     sizes = (3 + blocks.carried, 1, 3)
     z, inputs, psi = (torch.randn(30, topology.num_nodes, k, generator=generator).double() for k in sizes)
@@ -137,7 +137,7 @@ def test_operators_fitted_by_type_are_those_fitted_at_once(world, shared):
 def test_a_rollout_of_all_graphs_at_once_takes_the_composed_steps(world):
     topology, config = union(world), configure(StateShape, recorded(world))
     assert len(set(topology.splits)) == 2  # the smaller one is filled up
-    blocks = Blocks(config, num_features=3)
+    blocks = RelationBlocks(config, num_features=3)
     generator = torch.Generator().manual_seed(0)
     z = torch.randn(2, topology.num_nodes, 3 + blocks.carried, generator=generator)
     inputs = torch.randn(2, 4, topology.num_nodes, 1, generator=generator)

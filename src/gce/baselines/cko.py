@@ -30,8 +30,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from gce.baselines.koopman import Blocks, Composed, Koopman
-from gce.baselines.trainable import Batch, Draw, Schedule, Trainable
+from gce.baselines.koopman import Composed, Koopman, RelationBlocks
+from gce.baselines.trainable import Draw, Schedule, Trainable, WindowBatch
 from gce.features.base import StateShape
 from gce.features.inputs import InputLayer
 from gce.features.message_passing import Encoder, EncoderShape
@@ -97,7 +97,7 @@ class Cko(Koopman, Trainable):
         width = (c.node_width, c.edge_width)
         self.encoder = message_passing(c, c.num_observations, c.features, width, c.rounds)
         self.decoder = message_passing(c, c.features, c.num_observations, width, c.rounds)
-        self.blocks = Blocks(c, c.features)
+        self.blocks = RelationBlocks(c, c.features)
 
     def set_inputs(self, systems: Sequence[Recorded]) -> None:
         d = self.config.num_observations
@@ -111,7 +111,7 @@ class Cko(Koopman, Trainable):
     ) -> Float[Tensor, "*batch nodes f"]:
         return self.encoder(observations, topology)
 
-    def loss(self, batch: Batch, generator: torch.Generator) -> Float[Tensor, ""]:
+    def loss(self, batch: WindowBatch, generator: torch.Generator) -> Float[Tensor, ""]:
         c, topology, w = self.config, batch.topology, batch.windows
         if batch.fit is None:
             raise ValueError("operators are fitted in training; draw episodes to fit on")
@@ -136,7 +136,7 @@ class Cko(Koopman, Trainable):
 
 
 def fitted(
-    blocks: Blocks,
+    blocks: RelationBlocks,
     X: Float[Tensor, "*batch nodes D"],
     psi: Float[Tensor, "*batch nodes m"],
     topology: Topology,
@@ -164,7 +164,7 @@ def _apart(graph: Topology) -> list[Int[Tensor, " nodes"]]:
 
 
 def rolled_out(
-    blocks: Blocks,
+    blocks: RelationBlocks,
     coefficients: Sequence[Float[Tensor, "D m"]],
     z: Float[Tensor, "windows nodes f"],
     inputs: Float[Tensor, "windows steps nodes i"],

@@ -22,7 +22,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from gce.baselines.cko import message_passing
-from gce.baselines.trainable import Advancing, Batch, Schedule
+from gce.baselines.trainable import Advancing, Schedule, WindowBatch
 from gce.errors import InputError
 from gce.features.base import StateShape
 from gce.graphs.topology import Topology
@@ -79,7 +79,7 @@ class GraphOde(Advancing):
         moved = self.merge(self._odeint(field, state[..., :d], times, method="rk4")[-1], topology)
         return torch.cat([moved, inputs[..., : c.num_state - d]], dim=-1)
 
-    def loss(self, batch: Batch, generator: torch.Generator) -> Float[Tensor, ""]:
+    def loss(self, batch: WindowBatch, generator: torch.Generator) -> Float[Tensor, ""]:
         w, d = batch.windows, self.config.num_observations
         state, path = w.states[:, 0], []
         for t in range(w.inputs.shape[1]):

@@ -33,7 +33,7 @@ from gce.trajectory import Episode
 
 
 @dataclass(frozen=True)
-class Regression:
+class GraphRegression:
     """Sums of a regression over the regressors that are used; a graph has few of all relation types.
 
     used: which regressors; free: which of these are constants, that no ridge penalises.
@@ -50,7 +50,7 @@ class Regression:
         return whole.index_put((self.used.nonzero().squeeze(1),), found)
 
 
-class Blocks:
+class RelationBlocks:
     """Regressors of the next features, and the linear system that fitted coefficients make of a graph."""
 
     def __init__(self, config: StateShape, num_features: int, num_static: int = 0, num_edge: int = 0) -> None:
@@ -82,7 +82,7 @@ class Blocks:
 
     def regressions(
         self, X: Float[Tensor, "*batch nodes D"], psi: Float[Tensor, "*batch nodes m"], topology: Topology
-    ) -> list[Regression]:
+    ) -> list[GraphRegression]:
         """The regression of the next features of each graph of a union."""
         found = []
         for x, y in zip(X.split(topology.splits, dim=-2), psi.split(topology.splits, dim=-2), strict=True):
@@ -90,7 +90,7 @@ class Blocks:
             used = (x != 0).any(0)
             moments = Moments.of(x[:, used], y.flatten(0, -2))
             free = used.nonzero().squeeze(1) >= len(used) - self.form.num_constants(topology)
-            found.append(Regression(moments, used, free))
+            found.append(GraphRegression(moments, used, free))
         return found
 
     def assemble(
@@ -127,7 +127,7 @@ class Blocks:
 class Koopman(Baseline):
     """A baseline whose operators are fitted in closed form to the episodes of a system."""
 
-    blocks: Blocks
+    blocks: RelationBlocks
     ridges: Sequence[float]
     """To choose from when adapting, by the error of predicting the episodes from their starts."""
     adapted_class: ClassVar[type[Composed]]

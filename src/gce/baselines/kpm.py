@@ -24,7 +24,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from gce.baselines.base import Selecting
-from gce.baselines.koopman import Blocks, Composed, Koopman
+from gce.baselines.koopman import Composed, Koopman, RelationBlocks
 from gce.features.base import StateShape
 from gce.graphs.topology import Topology
 from gce.trajectory import Dataset
@@ -61,7 +61,7 @@ class Kpm(Koopman):
         self.averaged = places or [[k] for k in range(config.num_observations)]
         features = config.num_observations * (1 + attributes) + len(self.monomials(len(self.averaged)))
         static = attributes + len(_products(attributes, 2))
-        self.blocks = Blocks(config, features, static, config.num_edge_attributes)
+        self.blocks = RelationBlocks(config, features, static, config.num_edge_attributes)
 
     def set_units(self, data: Dataset, seed: int = 0) -> None:
         super().set_units(data, seed)

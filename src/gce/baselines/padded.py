@@ -20,7 +20,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from gce.baselines.base import Adapted
-from gce.baselines.trainable import Batch, FineTuned
+from gce.baselines.trainable import FineTuned, WindowBatch
 from gce.errors import InputError
 from gce.features.base import StateShape
 from gce.graphs.graph import Graph
@@ -119,7 +119,7 @@ class PaddedBaseline(FineTuned):
         """x: the padded states and which nodes there are."""
         return torch.cat([self.pad(states), self.pad(torch.ones_like(states[..., :1]))], dim=-1)
 
-    def loss(self, batch: Batch, generator: torch.Generator) -> Float[Tensor, ""]:
+    def loss(self, batch: WindowBatch, generator: torch.Generator) -> Float[Tensor, ""]:
         """The method's own loss of the windows' first steps, per coordinate, and the error of the mean path."""
         parts, w, splits = [], batch.windows, batch.topology.splits
         for states, inputs in zip(w.states.split(splits, dim=-2), w.inputs.split(splits, dim=-2), strict=True):

@@ -59,7 +59,7 @@ class Windows:
 
 
 @dataclass(frozen=True)
-class Batch:
+class WindowBatch:
     """Windows to predict, and windows of other episodes of the same systems to fit on, where they are asked for."""
 
     topology: Topology
@@ -67,7 +67,7 @@ class Batch:
     fit: Windows | None
 
 
-def draw_batch(systems: Sequence[Recorded], draw: Draw, horizon: int, rng: np.random.Generator) -> Batch:
+def draw_batch(systems: Sequence[Recorded], draw: Draw, horizon: int, rng: np.random.Generator) -> WindowBatch:
     """Windows at random."""
     chosen = [systems[k] for k in rng.integers(0, len(systems), draw.systems)]
     longest = min(system.steps for system in chosen)
@@ -80,7 +80,7 @@ def draw_batch(systems: Sequence[Recorded], draw: Draw, horizon: int, rng: np.ra
             steps = min(draw.fit_steps, longest)
             fits.append(system.cut(order[:kept], draw.fit_episodes, steps, FRESH_SHARE, rng))
     topology = Topology.of([system.graph for system in chosen])
-    return Batch(topology, _join(windows), _join(fits) if fits else None)
+    return WindowBatch(topology, _join(windows), _join(fits) if fits else None)
 
 
 def _join(parts: Sequence[tuple[Tensor, Tensor, Tensor]]) -> Windows:
@@ -110,7 +110,7 @@ class Trainable(Baseline):
     """What a training of some 15 minutes on one core prefers."""
 
     @abstractmethod
-    def loss(self, batch: Batch, generator: torch.Generator) -> Float[Tensor, ""]: ...
+    def loss(self, batch: WindowBatch, generator: torch.Generator) -> Float[Tensor, ""]: ...
 
     def set_inputs(self, systems: Sequence[Recorded]) -> None:
         """Learn the units of what the method sees from states, where it has any beside the observation's."""

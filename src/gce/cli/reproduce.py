@@ -52,7 +52,7 @@ class Reproduce:
         import torch
 
         from gce.reproduce.carry import carry
-        from gce.reproduce.experiment import PRESETS, Context, Shard
+        from gce.reproduce.experiment import PRESETS, CellPart, Context
         from gce.reproduce.runner import EXPERIMENTS, experiment_named, report, reproduce
 
         context = Context(
@@ -88,7 +88,7 @@ class Reproduce:
                 raise InputError(f"{', '.join(refused)}: figures differ; gce reproduce NAME computes these runs anew")
             return
         chosen = list(EXPERIMENTS.values()) if self.name == "all" else [experiment_named(self.name)]
-        shard = None if self.shard is None else Shard.of(self.shard)
+        shard = None if self.shard is None else CellPart.of(self.shard)
         failures = reproduce(chosen, PRESETS[self.preset], context, shard, progress, self.minutes, self.jobs)
         for sentence in context.skipped:
             print(sentence, file=sys.stderr)

@@ -23,7 +23,7 @@ from gymnasium.spaces import Graph as GraphSpace
 from jaxtyping import Bool, Float, UInt8
 
 from gce.errors import InputError
-from gce.graphs.graph import Graph
+from gce.graphs.graph import Graph, is_connected
 
 
 @dataclass(frozen=True)
@@ -312,14 +312,18 @@ class GraphEnv(gym.Env[GraphInstance, Array]):
         """The current observation, with noise where it was asked for."""
         return self._noisy(self._observation())
 
-    def run(self, policy: Policy, steps: int) -> tuple[Array, Array]:
-        """Act for so many steps: observations [steps+1, nodes, coordinates] and actions [steps, nodes, action]."""
+    def run(self, policy: Policy, steps: int, noisy: bool = True) -> tuple[Array, Array]:
+        """Act for so many steps: observations [steps+1, nodes, coordinates] and actions [steps, nodes, action].
+
+        noisy: whether observations have the noise that was asked for; otherwise they are true.
+        """
         observations, actions = [self._observation()], []
         for t in range(steps):
             actions.append(policy(t))
             self._advance(actions[-1])
             observations.append(self._observation())
-        return self._noisy(np.stack(observations)), np.stack(actions)
+        seen = np.stack(observations)
+        return self._noisy(seen) if noisy else seen, np.stack(actions)
 
     def render(self) -> Any:
         return self.draw(self._observation(), self._action, self.goal) if self.render_mode == "rgb_array" else None
@@ -381,6 +385,18 @@ def _share(name: str, options: dict[str, Any]) -> float:
     if not 0 <= value < np.inf:
         raise InputError(f"{name} is {value}; give a share of the observations' units, 0.1 for 10%")
     return value
+
+
+def check_network(world: str, pairs: Array, count: int, link: str, node: str, apart: str) -> None:
+    """That links join all of so many nodes, each pair once. link, node: what a world calls them; apart: what to say of
+    those that are not joined."""
+    a, nodes, many = f"{'an' if node[0] == 'a' else 'a'} {node}", f"{node}s", f"there are {count} {node}s"
+    for i, j in pairs[((pairs < 0) | (pairs >= count)).any(axis=1)]:
+        raise InputError(f"{world}: a {link} joins {nodes} {i} and {j} but {many}, numbered from 0")
+    if len(np.unique(np.sort(pairs, axis=1), axis=0)) != len(pairs) or (pairs[:, 0] == pairs[:, 1]).any():
+        raise InputError(f"{world}: a {link} joins {a} to itself or comes twice; give each pair of {nodes} one {link}")
+    if not is_connected(count, pairs):
+        raise InputError(f"{world}: the {link}s do not {apart}")
 
 
 def check_choice(world: str, name: str, value: float, low: float, high: float) -> None:

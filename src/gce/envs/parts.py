@@ -85,7 +85,7 @@ class BodyEnv(GraphEnv):
     def _observation(self) -> np.ndarray:
         return np.concatenate([self._position, (self._position - self._previous) / self.dt], axis=-1)
 
-    def run(self, policy: Policy, steps: int) -> tuple[np.ndarray, np.ndarray]:
+    def run(self, policy: Policy, steps: int, noisy: bool = True) -> tuple[np.ndarray, np.ndarray]:
         bodies = np.empty((steps + 1, self._num_bodies, 2))
         actions = np.empty((steps, *self._action.shape))
         bodies[0] = self._places.table
@@ -96,7 +96,8 @@ class BodyEnv(GraphEnv):
         positions = self._objects(bodies)
         velocities = np.diff(positions, axis=0, prepend=positions[:1]) / self.dt
         self._position, self._previous = positions[-1], positions[max(steps - 1, 0)]
-        return self._noisy(np.concatenate([positions, velocities], axis=-1)), actions
+        seen = np.concatenate([positions, velocities], axis=-1)
+        return self._noisy(seen) if noisy else seen, actions
 
 
 class BodyField:

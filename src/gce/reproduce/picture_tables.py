@@ -22,7 +22,7 @@ from gce.operators import PAPER_FORMS, Operator
 from gce.reproduce.experiment import Cell, Context, Experiment, Preset
 from gce.reproduce.recipes import OURS
 from gce.reproduce.statistics import Record, markdown, values_of
-from gce.reproduce.tasks import TEST, Table, draw, loaded, run_control
+from gce.reproduce.tasks import TEST, WorldTable, draw, loaded, run_control
 from gce.reproduce.versions import method_version
 from gce.system.system import adapt
 from gce.system.weights import weights_along
@@ -34,7 +34,7 @@ RELATIONS, RELATION_NUMBERS = 8, (2, 8, 36)
 STEPS = 100
 
 
-class Weights(Table):
+class Weights(WorldTable):
     name: ClassVar[str] = "weights"
     about: ClassVar[str] = "picture: the Gibbs weights on a rope of 9 masses beside uniform ones"
 
@@ -85,7 +85,7 @@ class Weights(Table):
         return f"{told}a node weighs {own:.2f} on itself, on average.\n\n![weights](weights.png)\n"
 
 
-class ControlPictures(Table):
+class ControlPictures(WorldTable):
     name: ClassVar[str] = "control_pictures"
     about: ClassVar[str] = "pictures: controlled systems at some times, a grid of 102 nodes and its voltages"
 

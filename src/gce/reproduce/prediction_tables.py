@@ -20,7 +20,7 @@ from gce.reproduce.tasks import (
     SEEN,
     TEST,
     Setting,
-    Table,
+    WorldTable,
     control_cell,
     draw,
     loaded,
@@ -35,7 +35,7 @@ from gce.trajectory import Dataset
 STEPS = (1, 10, 50, 100)
 
 
-class PredictionTable(Table):
+class PredictionTable(WorldTable):
     """Made of predicted episodes."""
 
     planned = False
@@ -77,7 +77,7 @@ def _by_step(records: Sequence[Record]) -> list[tuple[float, float, float]]:
     return [(k + 1.0, float(m), float(s)) for k, (m, s) in enumerate(zip(paths.mean(0), spread, strict=True))]
 
 
-class Prediction(PredictionTable):
+class PredictedSteps(PredictionTable):
     name: ClassVar[str] = "prediction"
     about: ClassVar[str] = "NRMSE of 100 predicted steps with and without 10% noise, Rope and Soft, ours and CKO"
 
@@ -138,7 +138,7 @@ class SampleEfficiency(PredictionTable):
         return "Mean NRMSE of 100 steps.\n\n" + markdown(header, rows)
 
 
-class Recorded(Experiment):
+class RecordedByOthers(Experiment):
     """All methods on systems recorded by others: the goals published with Li et al. (2020), where the folder is there.
 
     A file WORLD_GROUP.npz holds nine episodes of one system: the first is predicted and its observation at the horizon

@@ -25,7 +25,7 @@ UNSTABLE = 5.0
 
 
 @dataclass(frozen=True)
-class Summary:
+class RunSummary:
     """Of the runs of one cell: by seed the figures that count, and how many failed or were unstable."""
 
     values: dict[int, float]
@@ -65,7 +65,7 @@ def short(value: float) -> str:
     return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
-def summarise(records: Sequence[Record], name: str) -> Summary:
+def summarise(records: Sequence[Record], name: str) -> RunSummary:
     """A figure over the runs of a cell."""
     values, failed, unstable = {}, 0, 0
     for record in records:
@@ -76,7 +76,7 @@ def summarise(records: Sequence[Record], name: str) -> Summary:
             unstable += 1
         else:
             values[record["seed"]] = float(figures[name])
-    return Summary(values, failed, unstable)
+    return RunSummary(values, failed, unstable)
 
 
 def is_unstable(figures: dict[str, Any]) -> bool:
@@ -103,7 +103,7 @@ class Paired:
         return "–" if self.n == 0 else f"{self.difference:+.3g}, p {self.p:.2g}, n {self.n}"
 
 
-def paired(first: Summary, second: Summary) -> Paired:
+def paired(first: RunSummary, second: RunSummary) -> Paired:
     both = sorted(first.values.keys() & second.values.keys())
     if not both:
         return Paired(0, float("nan"), float("nan"), float("nan"))

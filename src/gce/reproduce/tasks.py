@@ -124,7 +124,7 @@ def protocol_for(world: str, settings: dict[str, Any]) -> Protocol:
 # ---- cells ----
 
 
-class Table(Experiment):
+class WorldTable(Experiment):
     """Made of runs in worlds: a cell for each row of settings and each seed."""
 
     planned: ClassVar[bool] = True
@@ -198,7 +198,7 @@ def _unadapted(setting: Setting, name: str, **noises: float) -> dict[str, Any]:
     if name == "oracle":
         oracle = grid_oracle(env)  # type: ignore[arg-type]
         policy = oracle_plans(env, oracle, protocol.feedback, looks_always=True)
-    observations, actions = followed(env, policy, protocol.horizon)
+    observations, actions = env.run(policy, protocol.horizon, noisy=False)
     found = {
         "control_error": control_error(observations[-1], goal),
         "control_error_positions": control_error(observations[-1][:, places], goal[:, places]),
@@ -212,20 +212,15 @@ def _unadapted(setting: Setting, name: str, **noises: float) -> dict[str, Any]:
 # ---- what is compared with on the grid: doing nothing, and an oracle ----
 
 
-def followed(
-    env: GraphEnv, policy: Policy, steps: int
-) -> tuple[Float[Array, "M_plus_1 nodes d"], Float[Array, "M nodes a"]]:
-    """As `env.run`, with the true observations where the policy sees noisy ones."""
-    path, actions = [env._observation()], []
-    for t in range(steps):
-        actions.append(policy(t))
-        env._advance(actions[-1])
-        path.append(env._observation())
-    return np.stack(path), np.stack(actions)
-
-
 def doing_nothing(env: GraphEnv) -> Policy:
     return lambda t: np.zeros((env.graph.num_nodes, len(env.action_names)))
+
+
+def told_of_grid(env: PowerGrid, observations: Array, actions: Array) -> dict[str, float]:
+    """The error and the cost of a run towards v = 1."""
+    goal = env.default_goal(env.graph.num_nodes)
+    error = env.extra_figures(observations, goal)["voltage_error"]
+    return {"error": error, "cost": env.run_cost(observations[1:], actions, goal)}
 
 
 def grid_oracle(env: PowerGrid) -> LinearOracle:

@@ -18,7 +18,7 @@ from gce.reproduce.experiment import Cell, Context, Preset, records_in
 from gce.reproduce.methods import method, title
 from gce.reproduce.recipes import LONG, LONGER
 from gce.reproduce.statistics import Record, markdown, paired, select, summarise, values_of
-from gce.reproduce.tasks import SEEN, VALIDATION, Table, draw, loaded, protocol_for, run_control, sizes_of
+from gce.reproduce.tasks import SEEN, VALIDATION, WorldTable, draw, loaded, protocol_for, run_control, sizes_of
 
 METHODS = (
     "ours_gaussian",
@@ -109,7 +109,7 @@ def _errors(records: Sequence[Record], world: str, name: str) -> dict[float, flo
     return {value: mean for value, mean in means.items() if np.isfinite(mean)}
 
 
-class Tuning(Table):
+class Tuning(WorldTable):
     """Each cell is one validation system, controlled with all the weights to choose from."""
 
     weight: ClassVar[str]
