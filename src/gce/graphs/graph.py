@@ -108,10 +108,11 @@ class Graph(Shown):
 
     def equals(self, other: Graph) -> bool:
         """Same nodes, same edges in the same order, same attributes and ties."""
-        mine, theirs = self._arrays(), other._arrays()
+        mine, theirs = self.arrays(), other.arrays()
         return mine.keys() == theirs.keys() and all(np.array_equal(mine[k], theirs[k]) for k in mine)
 
-    def _arrays(self) -> dict[str, np.ndarray]:
+    def arrays(self) -> dict[str, np.ndarray]:
+        """All there are, by name: `Graph(**arrays)` is the same graph."""
         return {k: v for k, v in vars(self).items() if isinstance(v, np.ndarray)}
 
     # ---- tied coordinates ----

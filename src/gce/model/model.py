@@ -13,7 +13,7 @@ previous action. An operator C is fitted in closed form to the episodes of a sys
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -30,16 +30,7 @@ from gce.operators import Form, Operator, Shape, make_form
 from gce.operators.prior import TrainingPrior
 from gce.operators.regression import Regression, Sums
 from gce.potentials import make_potential
-from gce.trajectory import Episode
-
-
-@dataclass(frozen=True)
-class UnitArrays:
-    """The same units as arrays, in double precision."""
-
-    observation_mean: Float[np.ndarray, " d"]
-    observation_std: Float[np.ndarray, " d"]
-    action_std: Float[np.ndarray, " a"]
+from gce.trajectory import Episode, Normalisation
 
 
 class Units(nn.Module):
@@ -71,13 +62,13 @@ class Units(nn.Module):
         return torch.as_tensor(values, dtype=self.dtype, device=self.device)
 
     @property
-    def arrays(self) -> UnitArrays:
-        """Worked out once, and again when the tensors have changed."""
+    def arrays(self) -> Normalisation:
+        """The same as arrays in double precision; worked out once, and again when the tensors have changed."""
         tensors = (self.observation_mean, self.observation_std, self.action_std)
         state = [(id(tensor), tensor._version) for tensor in tensors]
-        known: tuple[object, UnitArrays] | None = self.__dict__.get("_arrays")
+        known: tuple[object, Normalisation] | None = self.__dict__.get("_arrays")
         if known is None or known[0] != state:
-            known = (state, UnitArrays(*(tensor.detach().cpu().double().numpy() for tensor in tensors)))
+            known = (state, Normalisation(*(tensor.detach().cpu().double().numpy() for tensor in tensors)))
             self.__dict__["_arrays"] = known
         return known[1]
 

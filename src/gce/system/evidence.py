@@ -253,8 +253,7 @@ def _rows(
 
 
 def normalised(model: Model, observations: Float[np.ndarray, "*batch d"]) -> Float[np.ndarray, "*batch d"]:
-    units = model.arrays
-    return (observations.astype(np.float64) - units.observation_mean) / units.observation_std
+    return model.arrays.normalise(observations.astype(np.float64))
 
 
 def opening_states(

@@ -251,9 +251,8 @@ class System(Shown):
         inputs = [model.inputs(a, exogenous, s.graph.num_nodes) for s, a in zip(systems, actions, strict=True)]
         operators = [s.operator for s in systems]
         paths = opening_paths(model, [s.graph for s in systems], operators, openings, inputs)
-        unit = model.arrays
         return [
-            np.concatenate([o[None], path[1 : len(a) + 1] * unit.observation_std + unit.observation_mean])
+            np.concatenate([o[None], model.arrays.denormalise(path[1 : len(a) + 1])])
             for o, a, path in zip(observations, actions, paths, strict=True)
         ]
 

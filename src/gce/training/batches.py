@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -107,8 +107,7 @@ def fingerprint(parts: Iterable[Graph | np.ndarray | None]) -> str:
     """A digest of graphs and arrays, in order."""
     found = hashlib.sha256()
     for part in parts:
-        arrays = [getattr(part, field.name) for field in fields(part)] if isinstance(part, Graph) else [part]
-        for array in arrays:
+        for array in part.arrays().values() if isinstance(part, Graph) else [part]:
             if array is not None:
                 found.update(f"{array.dtype} {array.shape} ".encode())
                 found.update(np.ascontiguousarray(array).data)

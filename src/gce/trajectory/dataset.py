@@ -18,7 +18,7 @@ from gce.graphs.graph import Graph
 from gce.names import Shown, some
 from gce.trajectory.episode import Episode, Limits, Normalisation
 from gce.trajectory.reading import EXPECTED, Stored, open_file, read_metadata
-from gce.trajectory.storage import NO_SEED, TABLES, Flattener, Writer
+from gce.trajectory.storage import NO_SEED, OF_EDGES, OF_NODES, TABLES, Flattener, Writer
 
 Arrays = dict[str, np.ndarray | Stored]
 
@@ -292,14 +292,9 @@ class Dataset(Shown, Sequence[Episode]):
             nodes = slice(*self._tables["groups/node_pointer"][g : g + 2])
             edges = slice(*self._tables["groups/edge_pointer"][g : g + 2])
             rows = self._arrays
-            self._graphs[g] = Graph(
-                edge_index=np.ascontiguousarray(np.asarray(rows["groups/edges"][edges]).T),
-                edge_type=np.asarray(rows["groups/edge_type"][edges]),
-                node_type=np.asarray(rows["groups/node_type"][nodes]),
-                node_attributes=np.asarray(rows["groups/node_attributes"][nodes]),
-                edge_attributes=np.asarray(rows["groups/edge_attributes"][edges]),
-                tied=np.asarray(rows["groups/tied"][nodes]) if "groups/tied" in rows else None,
-            )
+            parts = {**dict.fromkeys(OF_EDGES, edges), **dict.fromkeys(OF_NODES, nodes)}
+            arrays = {n: np.asarray(rows[f"groups/{n}"][part]) for n, part in parts.items() if f"groups/{n}" in rows}
+            self._graphs[g] = Graph(np.ascontiguousarray(np.asarray(rows["groups/edges"][edges]).T), **arrays)
         return self._graphs[g]
 
     def _parameters(self, g: int) -> dict[str, Any]:

@@ -59,6 +59,8 @@ TABLES = {
     "groups/parameters": "JSON text, one a group: the physical parameters",
 }
 
+OF_NODES, OF_EDGES = ("node_type", "node_attributes", "tied"), ("edge_type", "edge_attributes")
+"""Arrays of a graph, beside its edges."""
 BOUNDS = ("groups/action_low", "groups/action_high")
 NO_SEED = -1
 BUFFER_BYTES = 1 << 22
@@ -95,12 +97,9 @@ class Flattener:
             text = json.dumps(parameters, sort_keys=True, allow_nan=False)
         except (TypeError, ValueError) as error:
             raise InputError(f"the parameters of group {len(self._graphs)} are not JSON values: {error}") from None
-        self._append("groups/node_type", graph.node_type)
-        self._append("groups/node_attributes", graph.node_attributes)
-        self._append("groups/edges", np.ascontiguousarray(graph.edge_index.T))
-        self._append("groups/edge_type", graph.edge_type)
-        self._append("groups/edge_attributes", graph.edge_attributes)
-        self._append("groups/tied", graph.tied)
+        rows = {"edges": np.ascontiguousarray(graph.edge_index.T), **vars(graph)}
+        for name in ("node_type", "node_attributes", "edges", *OF_EDGES, "tied"):
+            self._append(f"groups/{name}", rows[name])
         self._append("groups/action_low", None if limits is None else limits.low)
         self._append("groups/action_high", None if limits is None else limits.high)
         self._advance("groups/node_pointer", graph.num_nodes)
