@@ -352,17 +352,17 @@ def test_a_damaged_folder_is_refused(tmp_path):
 
 
 def test_the_command_line_trains(tmp_path, monkeypatch, capsys):
-    from gce.baselines.__main__ import Train
+    from gce.baselines.__main__ import TrainBaseline
     from gce.progress import run_module
 
     file, out = tmp_path / "rope.h5", tmp_path / "out"
     recorded("rope").save(file)
     command = ["train", "kpm", "--world", "rope", "--data", str(file), "--out", str(out)]
     monkeypatch.setattr("sys.argv", command)
-    run_module(Train)
+    run_module(TrainBaseline)
     assert load(out).name == "kpm"
     monkeypatch.setattr("sys.argv", [*command[:3], "soft", *command[4:]])
     assert "seed" in capsys.readouterr().err
     with pytest.raises(SystemExit) as end:
-        run_module(Train)
+        run_module(TrainBaseline)
     assert end.value.code == 2 and "is of the world rope, not of soft" in capsys.readouterr().err

@@ -93,53 +93,6 @@ class GeneralSystem(System):
     def hierarchy(self) -> Hierarchy:
         return Fit(self.model, self.graph, []).under(self.operator.coefficients, self.dense, self.strengths.latent)
 
-    def rollout(
-        self,
-        observation: Float[np.ndarray, "nodes d"],
-        actions: Float[np.ndarray, "steps nodes a"],
-        *,
-        exogenous: Float[np.ndarray, "steps nodes e"] | None = None,
-        opening: bool = True,
-        before: tuple[np.ndarray, np.ndarray] | None = None,
-        reproject: bool | None = None,
-    ) -> Path:
-        self._check(reproject)
-        x = self.state(observation, opening, before)
-        inputs = self.model.inputs(actions, exogenous, self.graph.num_nodes)
-        with torch.no_grad():
-            states = torch.cat([x[None], self.hierarchy.rollout(x[:, None], inputs[:, :, None])[:, :, 0]])
-            return Path(states, self.model.features(states, self.topology), inputs)
-
-    def covariance(
-        self,
-        observation: Float[np.ndarray, "nodes d"],
-        actions: Float[np.ndarray, "steps nodes a"],
-        *,
-        features: bool = False,
-        exogenous: Float[np.ndarray, "steps nodes e"] | None = None,
-        opening: bool = True,
-        before: tuple[np.ndarray, np.ndarray] | None = None,
-        reproject: bool | None = None,
-    ) -> Float[np.ndarray, "steps_plus_1 n n"]:
-        """P' = A P A' + G Sigma G', A and G how a step answers to its state and to an error of y."""
-        if features:
-            raise InputError("the general method has no rollouts of features; ask for the covariance of observations")
-        path = self.rollout(
-            observation, actions, exogenous=exogenous, opening=opening, before=before, reproject=reproject
-        )
-        nodes, c = self.graph.num_nodes, self.model.config
-        Sigma = torch.block_diag(*self.operator.residual.expand(nodes, -1, -1))
-        still = [path.states.new_zeros(nodes * size) for size in (c.num_state, len(self.model.free))]
-        P = torch.zeros(nodes * c.num_state, nodes * c.num_state, dtype=torch.float64)
-        found = [P]
-        for x, a in zip(path.states[:-1], path.inputs.unsqueeze(2), strict=True):
-            A, G = (jacobian(partial(self._after, x.flatten(), a, k), still[k]).double() for k in (0, 1))
-            P = A @ P @ A.T + G @ Sigma @ G.T
-            found.append(P)
-        seen = torch.arange(len(P)).reshape(nodes, -1)[:, : c.num_observations].flatten()
-        unit = self.model.observation_std.double().repeat(nodes)
-        return (torch.stack(found)[:, seen][:, :, seen] * unit[:, None] * unit).cpu().numpy()
-
     def kept(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         tensors = {name: value for name, value in vars(self.evidence.sums).items() if isinstance(value, Tensor)}
         parts = {"shift": self.strengths.shift, "dense": self.strengths.dense}
@@ -178,12 +131,31 @@ class GeneralSystem(System):
 
     # ---- inside ----
 
-    def _check(self, reproject: bool | None) -> None:
-        if reproject is False:
+    def _along(self, x: Tensor, psi: Tensor, inputs: Tensor, opening: bool, anew: bool | None) -> tuple[Tensor, Tensor]:
+        if anew is False:
             raise InputError(
                 "a model of the general method takes its features anew at every step; it has no rollouts in feature "
                 "space (leave reproject, or --linear, out)"
             )
+        states = self.hierarchy.rollout(x[:, None], inputs[:, :, None])[:, :, 0]
+        return states, self.model.features(states, self.topology)
+
+    def _check_covariance(self, features: bool) -> None:
+        if features:
+            raise InputError("the general method has no rollouts of features; ask for the covariance of observations")
+
+    def _covariances(self, path: Path, opening: bool, anew: bool) -> Float[Tensor, "steps_plus_1 s s"]:
+        """P' = A P A' + G Sigma G', A and G how a step answers to its state and to an error of y."""
+        nodes, c = self.graph.num_nodes, self.model.config
+        Sigma = torch.block_diag(*self.operator.residual.expand(nodes, -1, -1))
+        still = [path.states.new_zeros(nodes * size) for size in (c.num_state, len(self.model.free))]
+        P = torch.zeros(nodes * c.num_state, nodes * c.num_state, dtype=torch.float64)
+        found = [P]
+        for x, a in zip(path.states[:-1], path.inputs.unsqueeze(2), strict=True):
+            A, G = (jacobian(partial(self._after, x.flatten(), a, k), still[k]).double() for k in (0, 1))
+            P = A @ P @ A.T + G @ Sigma @ G.T
+            found.append(P)
+        return torch.stack(found)
 
     def _after(self, x: Tensor, inputs: Tensor, moved: int, by: Tensor) -> Tensor:
         """The state after a step from x, moved by something (0), or with an error of the targets (1)."""

@@ -127,11 +127,9 @@ class System(Shown):
         """
         x = self.state(observation, opening, before)
         inputs = self.model.inputs(actions, exogenous, self.graph.num_nodes)
-        fresh = opening_mask(self.model, len(inputs), len(x), opening)
         with torch.no_grad():
             psi = self.model.features(x, self.topology)
-            step = Stepper(self.model, [self.operator], self.topology, reproject)
-            states, features = path_of(step, psi, inputs, fresh)
+            states, features = self._along(x, psi, inputs, opening, reproject)
         return Path(torch.cat([x[None], states]), torch.cat([psi[None], features]), inputs)
 
     def intervals(
@@ -166,24 +164,19 @@ class System(Shown):
         It follows from the residuals of the fit (`uncertainty`): noise of the system, and what the model leaves out.
         features: of the features psi in normalised units, not of the observations.
         """
-        if not self.model.features.selects:
-            raise InputError("the model decodes its observations, whose covariance it does not know; use `intervals`")
+        self._check_covariance(features)
         path = self.rollout(
             observation, actions, exogenous=exogenous, opening=opening, before=before, reproject=reproject
         )
         reproject = self.model.config.reproject if reproject is None else reproject
-        following = self._following(reproject)
-        fresh = opening_mask(self.model, len(path.inputs), 1, opening)
-        carried = (path.states if reproject else path.features).flatten(1)
-        entering, residual = target_errors(self.model, self.operator, self.topology, reproject)
-        P = propagate(lambda t, z: following(z, path.inputs[t].flatten(), fresh[t]), carried, entering, residual)
+        P = self._covariances(path, opening, reproject)
         nodes, c = self.graph.num_nodes, self.model.config
         if features and reproject:
-            J = [jacobian(lambda z: self._features(z).flatten(), z).double() for z in carried]
+            J = [jacobian(lambda z: self._features(z).flatten(), z).double() for z in path.states.flatten(1)]
             return torch.stack([j @ p @ j.T for j, p in zip(J, P, strict=True)]).cpu().numpy()
         if features:
             return P.cpu().numpy()
-        seen = torch.arange(carried.shape[1]).reshape(nodes, -1)[:, : c.num_observations].flatten()
+        seen = torch.arange(P.shape[-1]).reshape(nodes, -1)[:, : c.num_observations].flatten()
         unit = self.model.observation_std.double().repeat(nodes)
         return (P[:, seen][:, :, seen] * unit[:, None] * unit).cpu().numpy()
 
@@ -294,6 +287,23 @@ class System(Shown):
         return Topology.of(self.graph, self.model.device)
 
     # ---- inside ----
+
+    def _along(self, x: Tensor, psi: Tensor, inputs: Tensor, opening: bool, anew: bool | None) -> tuple[Tensor, Tensor]:
+        """States [steps, nodes, c] and features after each step; anew: whether these are taken of predicted states."""
+        fresh = opening_mask(self.model, len(inputs), len(x), opening)
+        return path_of(Stepper(self.model, [self.operator], self.topology, anew), psi, inputs, fresh)
+
+    def _check_covariance(self, features: bool) -> None:
+        if not self.model.features.selects:
+            raise InputError("the model decodes its observations, whose covariance it does not know; use `intervals`")
+
+    def _covariances(self, path: Path, opening: bool, anew: bool) -> Float[Tensor, "steps_plus_1 s s"]:
+        """Of states along a path, or of features where these are not taken anew."""
+        following = self._following(anew)
+        fresh = opening_mask(self.model, len(path.inputs), 1, opening)
+        carried = (path.states if anew else path.features).flatten(1)
+        entering, residual = target_errors(self.model, self.operator, self.topology, anew)
+        return propagate(lambda t, z: following(z, path.inputs[t].flatten(), fresh[t]), carried, entering, residual)
 
     def _features(self, state: Float[Tensor, " s"]) -> Float[Tensor, "nodes f"]:
         return self.model.features(state.reshape(self.graph.num_nodes, -1), self.topology)
