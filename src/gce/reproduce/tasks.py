@@ -19,6 +19,7 @@ from gce.baselines import Adapted
 from gce.control.problem import control_error
 from gce.envs import GraphEnv, PowerGrid, Protocol, world_named
 from gce.envs.base import Policy
+from gce.envs.recording import excited
 from gce.metrics import nrmse
 from gce.planning.closed_loop import LinearOracle, Run, control, figures, linear_oracle, problem_for
 from gce.reproduce import paper
@@ -79,12 +80,10 @@ def draw(world: str, sizes: tuple[int, int], seed: int, episodes: int = 8, **noi
 
 
 def record_episode(
-    env: GraphEnv, seed: int, options: Mapping[str, Any], rng: np.random.Generator | None = None, steps: int = 100
+    env: GraphEnv, seed: int, options: Mapping[str, Any], rng: np.random.Generator | None = None
 ) -> Episode:
     """An episode of the world's kind of actions, drawn by the generator, or else by the seed too."""
-    env.reset(seed=seed, options=options)
-    rng = np.random.default_rng([seed, 1]) if rng is None else rng
-    return Episode(env.graph, *env.run(env.excitation(rng, steps), steps))
+    return Episode(env.graph, *excited(env, seed, options, rng))
 
 
 def run_control(

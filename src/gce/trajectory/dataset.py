@@ -67,7 +67,7 @@ class Dataset(Shown, Sequence[Episode]):
         """
         rows: dict[str, list[np.ndarray]] = {}
         flat = Flattener(lambda name, more: rows.setdefault(name, []).append(more))
-        _add_all(flat, episodes, groups)
+        flat.add_all(episodes, groups)
         arrays = {name: np.concatenate(pieces) for name, pieces in rows.items()}
         return cls({**arrays, **flat.tables()}, dict(metadata or {}), np.arange(flat.num_episodes))
 
@@ -143,7 +143,7 @@ class Dataset(Shown, Sequence[Episode]):
         """Write a file; `dtype` defaults to the precision the data has."""
         dtype = self._arrays["episodes/observations"].dtype if dtype is None else dtype
         with Writer(path, self.metadata, dtype) as writer:
-            _add_all(writer, self, [int(g) for g in self.groups])
+            writer.add_all(self, self.groups.tolist())
 
     def close(self) -> None:
         """Close the file behind the data set, if there is one."""
@@ -311,14 +311,3 @@ class Dataset(Shown, Sequence[Episode]):
 
 def _range(values: np.ndarray) -> str:
     return "-".join(map(str, np.unique([values.min(), values.max()]))) if len(values) else "0"
-
-
-def _add_all(flat: Flattener, episodes: Iterable[Episode], groups: Sequence[int] | None) -> None:
-    numbers: dict[int, int] = {}
-    for k, episode in enumerate(episodes):
-        if groups is not None and k >= len(groups):
-            raise InputError(f"there are more episodes than the {len(groups)} entries of groups; give one an episode")
-        group = k if groups is None else groups[k]
-        if group not in numbers:
-            numbers[group] = flat.add_group(episode.graph, episode.parameters, episode.limits)
-        flat.add_episode(numbers[group], episode.observations, episode.actions, episode.exogenous, episode.seed)

@@ -16,7 +16,7 @@ import errno
 import json
 import os
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ import numpy as np
 from gce.errors import InputError
 from gce.files import as_bytes, checksum, written
 from gce.graphs.graph import Graph
-from gce.trajectory.episode import Limits, check_arrays
+from gce.trajectory.episode import Episode, Limits, check_arrays
 
 Array = np.ndarray
 
@@ -124,6 +124,19 @@ class Flattener:
         self._advance("episodes/action_pointer", actions.shape[0] * graph.num_nodes)
         self._groups.append(group)
         self._seeds.append(NO_SEED if seed is None else seed)
+
+    def add_all(self, episodes: Iterable[Episode], groups: Sequence[int] | None) -> None:
+        """Episodes and the systems they are of, by number; None: each is of its own."""
+        numbers: dict[int, int] = {}
+        for k, episode in enumerate(episodes):
+            if groups is not None and k >= len(groups):
+                raise InputError(
+                    f"there are more episodes than the {len(groups)} entries of groups; give one an episode"
+                )
+            group = k if groups is None else groups[k]
+            if group not in numbers:
+                numbers[group] = self.add_group(episode.graph, episode.parameters, episode.limits)
+            self.add_episode(numbers[group], episode.observations, episode.actions, episode.exogenous, episode.seed)
 
     def tables(self) -> dict[str, Array]:
         """The small arrays that find the rows again."""

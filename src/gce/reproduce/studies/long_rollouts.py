@@ -28,6 +28,7 @@ from typing import Any
 import numpy as np
 
 from gce.envs import world_named
+from gce.envs.recording import excited
 from gce.errors import InputError
 from gce.metrics import nrmse
 from gce.model.files import load_model, shipped
@@ -112,8 +113,7 @@ class LongRollouts:
             for e in range(self.adapt + 1):
                 steps = self.steps if e == self.adapt else 100
                 drawn = int(np.random.SeedSequence([seed, e]).generate_state(1)[0])
-                env.reset(seed=drawn, options={"parameters": parameters})
-                paths.append(env.run(env.excitation(np.random.default_rng([drawn, 1]), steps), steps))
+                paths.append(excited(env, drawn, {"parameters": parameters}, steps=steps))
             *adapting, truth = paths  # far ahead the simulator itself may break down: the last need be no episode
             systems.append(adapt(model, [Episode(env.graph, o, a) for o, a in adapting], measure=False))
             truths.append(truth)
