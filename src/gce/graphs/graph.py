@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     import networkx
     from torch_geometric.data import Data
 
+KINDS = ("edge_type", "node_type", "tied")
+PYG = {"x": "node_attributes", "edge_attr": "edge_attributes", **{name: name for name in KINDS}}
+"""What PyTorch Geometric's `Data` calls the arrays of a graph beside edge_index."""
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Graph(Shown):
@@ -273,16 +277,10 @@ class Graph(Shown):
     @classmethod
     def from_pyg(cls, data: Data, **options: Any) -> Graph:
         """From a PyTorch Geometric `Data`: x (node attributes), edge_index, edge_attr, edge_type, node_type, tied."""
-        for key, option in (
-            ("x", "node_attributes"),
-            ("edge_attr", "edge_attributes"),
-            ("edge_type", "edge_type"),
-            ("node_type", "node_type"),
-            ("tied", "tied"),
-        ):
+        for key, name in PYG.items():
             value = getattr(data, key, None)
             if value is not None:
-                options.setdefault(option, value.numpy())
+                options.setdefault(name, value.numpy())
         edge_index = data.edge_index
         if edge_index is None or data.num_nodes is None:
             raise InputError("the PyTorch Geometric data has no edge_index or number of nodes; set both")
@@ -293,17 +291,10 @@ class Graph(Shown):
         import torch
         from torch_geometric.data import Data
 
-        data = Data(
-            x=torch.as_tensor(self.node_attributes, dtype=torch.float64),
-            edge_index=torch.as_tensor(self.edge_index),
-            edge_attr=torch.as_tensor(self.edge_attributes, dtype=torch.float64),
-            edge_type=torch.as_tensor(self.edge_type),
-            node_type=torch.as_tensor(self.node_type),
-            num_nodes=self.num_nodes,
-        )
-        if self.tied is not None:
-            data.tied = torch.as_tensor(self.tied)
-        return data
+        tensors = {
+            key: torch.as_tensor(value) for key, name in PYG.items() if (value := getattr(self, name)) is not None
+        }
+        return Data(edge_index=torch.as_tensor(self.edge_index), num_nodes=self.num_nodes, **tensors)
 
 
 # ---- topologies ----
