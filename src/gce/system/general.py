@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial, reduce
 from operator import add
@@ -163,10 +163,12 @@ class GeneralSystem(System):
         start, error = (x + by, None) if moved == 0 else (x, by.reshape(nodes, 1, -1))
         return self.hierarchy.step(start.reshape(nodes, 1, -1), inputs, error).flatten()
 
-    def _following(self, reproject: bool) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+    def _slopes(self, x: Tensor, inputs: Tensor, opening: bool) -> tuple[Tensor, Tensor, Tensor]:
         nodes, step = self.graph.num_nodes, self.hierarchy.step
 
-        def following(z: Tensor, a: Tensor, fresh: Tensor) -> Tensor:
-            return step(z.reshape(nodes, 1, -1), a.reshape(nodes, 1, -1)).flatten()
+        def after(x: Tensor, a: Tensor) -> Tensor:
+            return step(x.reshape(nodes, 1, -1), a.reshape(nodes, 1, -1)).flatten()
 
-        return following
+        at = x.flatten(1), inputs.flatten(1)
+        A, B = torch.func.vmap(torch.func.jacfwd(after, argnums=(0, 1)))(*at)
+        return A, B, torch.func.vmap(after)(*at)

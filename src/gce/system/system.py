@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -17,7 +17,7 @@ from gce.errors import InputError, of_kind, real, table, warn
 from gce.graphs.graph import Graph
 from gce.graphs.topology import Topology
 from gce.model.model import Model
-from gce.model.step import Stepper, path_of
+from gce.model.step import Stepper, path_of, slopes
 from gce.names import Shown
 from gce.operators import Operator
 from gce.operators.hierarchy import Strengths
@@ -187,12 +187,9 @@ class System(Shown):
         opening: bool = False,
     ) -> tuple[Float[Tensor, "steps s s"], Float[Tensor, "steps s u"], Float[Tensor, "steps s"]]:
         """(A, B, c) at each step of a path: next state = A x + B a + c around (x, a), nodes flattened."""
-        following = self._following(reproject=True)
-        fresh = opening_mask(self.model, len(states), 1, opening)
-        x, a = states.flatten(1), actions.flatten(1)
-        A, B = torch.func.vmap(torch.func.jacfwd(following, argnums=(0, 1)))(x, a, fresh)
-        after = torch.func.vmap(following)(x, a, fresh)
-        return A, B, after - torch.einsum("tij,tj->ti", A, x) - torch.einsum("tij,tj->ti", B, a)
+        A, B, after = self._slopes(states, actions, opening)
+        c = after - torch.einsum("tij,tj->ti", A, states.flatten(1)) - torch.einsum("tij,tj->ti", B, actions.flatten(1))
+        return A, B, c
 
     def update(self, episode: Episode) -> System:
         """Adapted to one more episode: the operator is that of adapting to all at once.
@@ -293,32 +290,31 @@ class System(Shown):
         fresh = opening_mask(self.model, len(inputs), len(x), opening)
         return path_of(Stepper(self.model, [self.operator], self.topology, anew), psi, inputs, fresh)
 
+    def _slopes(self, x: Tensor, inputs: Tensor, opening: bool) -> tuple[Tensor, Tensor, Tensor]:
+        """A, B and the next states, nodes flattened."""
+        step = Stepper(self.model, [self.operator], self.topology, reproject=False)
+        by_x, by_inputs, after = slopes(step, x, inputs, opening_mask(self.model, len(x), 1, opening))
+        A, B = (torch.as_tensor(part, dtype=x.dtype).reshape(*after.flatten(1).shape, -1) for part in (by_x, by_inputs))
+        return A, B, after.flatten(1)
+
     def _check_covariance(self, features: bool) -> None:
         if not self.model.features.selects:
             raise InputError("the model decodes its observations, whose covariance it does not know; use `intervals`")
 
     def _covariances(self, path: Path, opening: bool, anew: bool) -> Float[Tensor, "steps_plus_1 s s"]:
         """Of states along a path, or of features where these are not taken anew."""
-        following = self._following(anew)
+        step = Stepper(self.model, [self.operator], self.topology, anew)
         fresh = opening_mask(self.model, len(path.inputs), 1, opening)
         carried = (path.states if anew else path.features).flatten(1)
-        entering, residual = target_errors(self.model, self.operator, self.topology, anew)
-        return propagate(lambda t, z: following(z, path.inputs[t].flatten(), fresh[t]), carried, entering, residual)
+
+        def following(t: int, z: Tensor) -> Tensor:
+            psi = self._features(z) if anew else z.reshape(self.graph.num_nodes, -1)
+            return step(psi, path.inputs[t], fresh[t])[0 if anew else 1].flatten()
+
+        return propagate(following, carried, *target_errors(self.model, self.operator, self.topology, anew))
 
     def _features(self, state: Float[Tensor, " s"]) -> Float[Tensor, "nodes f"]:
         return self.model.features(state.reshape(self.graph.num_nodes, -1), self.topology)
-
-    def _following(self, reproject: bool) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
-        """(state, inputs, fresh) to the next state; or features to the next features; nodes flattened."""
-        nodes = self.graph.num_nodes
-        step = Stepper(self.model, [self.operator], self.topology, reproject)
-
-        def following(z: Tensor, a: Tensor, fresh: Tensor) -> Tensor:
-            psi = self._features(z) if reproject else z.reshape(nodes, -1)
-            state, features = step(psi, a.reshape(nodes, -1), fresh)
-            return (state if reproject else features).flatten()
-
-        return following
 
 
 def predict_together(
