@@ -188,19 +188,22 @@ def slopes(
     x: Float[Tensor, "M nodes c"],
     inputs: Float[Tensor, "M nodes i"],
     fresh: Float[Tensor, "*batch #nodes 1"] | None = None,
+    apart: bool = False,
 ) -> tuple[Float[np.ndarray, "M nodes c s"], Float[np.ndarray, "M nodes c nodes i"], Float[Tensor, "M nodes c"]]:
     """(d next state / d state, d next state / d inputs, next state) at each row, s: nodes flattened.
 
     What a step predicts is differentiated backwards through the model; the rest of it is linear and known.
+    apart: whether tied coordinates may differ, so that each moves with all it is tied to.
     """
     model, topology, c = step.model, step.topology, step.model.config
     x, inputs = (part.detach().clone().requires_grad_(True) for part in (x, inputs))
     after = step(model.features(x, topology), inputs, fresh)[0]
-    (M, N, width), d, selects = after.shape, c.num_observations, model.features.selects
+    (M, N, width), d = after.shape, c.num_observations
+    follows = model.features.selects and not (apart and topology.tied is not None)
     predicted = torch.zeros(N, width, dtype=torch.bool)
-    # A held coordinate still moves with those it is tied to; a decoder predicts all coordinates.
+    # A held coordinate still moves with those it is tied to.
     held = model.held[topology.node_type][:, : len(model.free)]
-    predicted[:, model.free if selects else slice(d)] = ~held if selects and topology.tied is None else True
+    predicted[:, model.free if follows else slice(d)] = ~held if follows and topology.tied is None else True
     every = torch.eye(int(predicted.sum()), dtype=after.dtype)[:, None, :].expand(-1, M, -1)
     by_x, by_inputs = torch.autograd.grad(after[:, predicted], (x, inputs), every, is_grads_batched=True)
     eye, where = np.eye(N * width).reshape(N, width, -1), predicted.numpy()
@@ -208,7 +211,7 @@ def slopes(
     A[:] = eye
     A[:, where] = by_x.flatten(2).transpose(0, 1).double().numpy()
     B[:, where] = by_inputs.transpose(0, 1).double().numpy()
-    for (position, velocity), ratio in zip(c.kinematics if selects else (), model.ratios, strict=False):
+    for (position, velocity), ratio in zip(c.kinematics if follows else (), model.ratios, strict=False):
         A[:, :, position] += ratio * A[:, :, velocity]
         B[:, :, position] += ratio * B[:, :, velocity]
     if c.history == 2:

@@ -293,7 +293,8 @@ class System(Shown):
     def _slopes(self, x: Tensor, inputs: Tensor, opening: bool) -> tuple[Tensor, Tensor, Tensor]:
         """A, B and the next states, nodes flattened."""
         step = Stepper(self.model, [self.operator], self.topology, reproject=False)
-        by_x, by_inputs, after = slopes(step, x, inputs, opening_mask(self.model, len(x), 1, opening))
+        fresh = opening_mask(self.model, len(x), 1, opening)
+        by_x, by_inputs, after = slopes(step, x, inputs, fresh, apart=True)
         A, B = (torch.as_tensor(part, dtype=x.dtype).reshape(*after.flatten(1).shape, -1) for part in (by_x, by_inputs))
         return A, B, after.flatten(1)
 
