@@ -183,6 +183,7 @@ def _joined(path: Sequence[Float[Tensor, "nodes rows d"]], batch: torch.Size) ->
     return stacked.reshape(*stacked.shape[:2], *batch, stacked.shape[-1]).movedim((0, 1), (-3, -2))
 
 
+@torch.enable_grad()
 def slopes(
     step: Stepper,
     x: Float[Tensor, "M nodes c"],
