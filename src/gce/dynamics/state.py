@@ -39,8 +39,6 @@ class StateDynamics:
 
     along_paths: ClassVar[bool] = True
     """Whether it is linearised anew along a path, not around one state."""
-    whole: ClassVar[bool] = True
-    """Whether its state is the model's, and its step the whole of the model's."""
 
     @classmethod
     def fits(cls, system: System) -> bool:
