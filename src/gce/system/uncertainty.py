@@ -203,7 +203,8 @@ def blocks(model: Model, operator: Operator) -> tuple[Float[Tensor, "f f"], Floa
     parts = form.blocks(operator.coefficients.double(), features.width)
     if parts is None or not form.weighted or len(parts.fields) != 1:
         raise InputError(
-            f"a certificate needs shared blocks (hom_mean), the operator is {form.name!r}; adapt with hom_mean"
+            f"a certificate needs shared blocks and one mean field (hom_mean), the operator is {form.name!r} with "
+            f"{form.shape.heads}; adapt with hom_mean, and a potential with one head"
         )
     if features.planned_in_features:
         return parts.own.T, parts.fields[0].T
