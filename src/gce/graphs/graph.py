@@ -230,9 +230,13 @@ class Graph(Shown):
         kinds = np.asarray(relations)[receivers, senders]
         return cls.from_edges(len(relations), np.stack([senders, receivers], axis=1), edge_type=kinds, **options)
 
-    def relations(self) -> Int[np.ndarray, "nodes nodes"]:
-        """The matrix of relation types, entry (receiver, sender); -1 where there is no relation."""
-        matrix = np.full((self.num_nodes, self.num_nodes), -1, np.int64)
+    def relations(self, size: int | None = None) -> Int[np.ndarray, "size size"]:
+        """The matrix of relation types, entry (receiver, sender); -1 where there is no relation, or no node.
+
+        size: its rows, by default one a node.
+        """
+        size = self.num_nodes if size is None else size
+        matrix = np.full((size, size), -1, np.int64)
         matrix[self.receivers, self.senders] = self.edge_type
         return matrix
 
