@@ -23,7 +23,7 @@ from gymnasium.spaces import Graph as GraphSpace
 from jaxtyping import Bool, Float, UInt8
 
 from gce.errors import InputError
-from gce.graphs.graph import Graph, is_connected
+from gce.graphs.graph import Graph
 
 
 @dataclass(frozen=True)
@@ -385,18 +385,6 @@ def _share(name: str, options: dict[str, Any]) -> float:
     if not 0 <= value < np.inf:
         raise InputError(f"{name} is {value}; give a share of the observations' units, 0.1 for 10%")
     return value
-
-
-def check_network(world: str, pairs: Array, count: int, link: str, node: str, apart: str) -> None:
-    """That links join all of so many nodes, each pair once. link, node: what a world calls them; apart: what to say of
-    those that are not joined."""
-    a, nodes, many = f"{'an' if node[0] == 'a' else 'a'} {node}", f"{node}s", f"there are {count} {node}s"
-    for i, j in pairs[((pairs < 0) | (pairs >= count)).any(axis=1)]:
-        raise InputError(f"{world}: a {link} joins {nodes} {i} and {j} but {many}, numbered from 0")
-    if len(np.unique(np.sort(pairs, axis=1), axis=0)) != len(pairs) or (pairs[:, 0] == pairs[:, 1]).any():
-        raise InputError(f"{world}: a {link} joins {a} to itself or comes twice; give each pair of {nodes} one {link}")
-    if not is_connected(count, pairs):
-        raise InputError(f"{world}: the {link}s do not {apart}")
 
 
 def check_choice(world: str, name: str, value: float, low: float, high: float) -> None:

@@ -19,8 +19,8 @@ from typing import Any, ClassVar
 import numpy as np
 from jaxtyping import Bool, Float
 
-from gce.envs.base import GraphEnv, Pictures, Policy, Protocol, Recipe, check_choice, check_network
-from gce.envs.parts import Canvas, blend
+from gce.envs.base import GraphEnv, Pictures, Policy, Protocol, Recipe, check_choice
+from gce.envs.parts import Canvas, blend, check_network
 from gce.errors import InputError
 from gce.graphs.graph import Graph, erdos_renyi
 

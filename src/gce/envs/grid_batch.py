@@ -37,7 +37,7 @@ from jaxtyping import Bool, Float
 from scipy import sparse
 from scipy.sparse.linalg import splu
 
-from gce.envs.base import check_network
+from gce.envs.parts import check_network
 from gce.errors import InputError
 
 SUBSTEPS, SUBSTEP = 2, 0.025

@@ -319,6 +319,14 @@ def of_prediction(system: System, predicted: Float[Array, "steps_plus_1 nodes d"
         warn(f"the action of node {node} at step {step} is outside the range adapted to; keep to what was tried")
 
 
+def of_covariance(P: Array) -> Array:
+    """The same, with a warning where it is not finite."""
+    finite = np.isfinite(P).all((1, 2))
+    if not finite.all():
+        warn(f"the covariance is not finite from step {int(np.argmin(finite))} on; {GO_ON}")
+    return P
+
+
 def of_plan(
     system: System, observations: Float[Array, "M_plus_1 nodes d"], goal: Float[Array, "nodes d"], tracked: Array | None
 ) -> None:
