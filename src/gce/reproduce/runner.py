@@ -32,6 +32,7 @@ from gce.reproduce.experiment import (
     write_file,
 )
 from gce.reproduce.foreign import Foreign
+from gce.reproduce.marked import fill
 from gce.reproduce.picture_tables import ControlPictures, EvalTime, Weights
 from gce.reproduce.prediction_tables import PredictedSteps, RecordedByOthers, SampleEfficiency
 from gce.reproduce.statistics import Record, csv_text, markdown
@@ -181,6 +182,7 @@ def report(context: Context) -> list[str]:
     if not found:
         raise InputError(f"{context.results} holds no results; run an experiment first")
     write_file(context.results / "README.md", _readme(found, context))
+    fill(context.results.resolve().parent, context.results)
     return found
 
 
