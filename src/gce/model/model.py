@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from gce.errors import InputError, table
 from gce.features.base import StateShape
+from gce.graphs.hypertopology import gibbs_weights
 from gce.graphs.topology import Topology
 from gce.model.config import ModelConfig
 from gce.names import Shown
@@ -226,6 +227,8 @@ class Model(Shown, Units):
 
         def regressors(x: Tensor, phi: Tensor, acting: Tensor) -> Tensor:
             weights = topology.softmax(score(phi), self.potential.at_most_own) if self.form.weighted else None
+            if self.form.hyper and weights is not None and topology.hyperedges is not None:
+                weights = torch.cat([weights, gibbs_weights(self.potential, phi, topology.hyperedges)])
             features = torch.cat([x[..., chosen], phi], dim=-1) if chosen else phi
             features = features if spread is None else spread(features)
             return self.form.state_regressors(features, acting, weights, topology)
