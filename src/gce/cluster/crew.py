@@ -27,7 +27,6 @@ from typing import Any
 import gce
 from gce.errors import InputError
 from gce.names import PLUGINS, load_plugins
-from gce.names import PLUGINS, load_plugins
 from gce.progress import held_back, workers
 
 PATIENCE = 10.0
