@@ -29,8 +29,9 @@ from gce.model.files import load_model, shipped
 from gce.model.model import Model
 from gce.planning.closed_loop import control, figures, harm, problem_for, uncontrolled
 from gce.planning.controller import Controller, Plan, Planner, in_space_of
+from gce.potentials import make_potential
 from gce.system.system import System, adapt
-from gce.system.weights import spread_of, weights_along
+from gce.system.weights import spread_of, weights_along, with_potential
 from gce.trajectory import Dataset, Episode
 from gce.views.explorer.server import Job
 from gce.views.pages import drawn, scene_of, shown_coordinates
@@ -112,14 +113,8 @@ def choices(files: Sequence[Path] = ()) -> dict[str, Any]:
         sizes = {"low": low, "high": high, "start": world.object_range[0] + 2}
         trained = "The {} model was trained on {} to {} {}.".format(model.method, *world.object_range, world.words[1])
         entry: dict[str, Any] = {"counted": world.words[1], "potentials": potentials_of(model), "kind": "worlds"}
-        found.append(
-            {
-                **entry,
-                "name": name,
-                "objects": sizes,
-                "note": f"{trained} {model.features.note}".strip(),
-            }
-        )
+        note = f"{trained} {model.features.note}".strip()
+        found.append({**entry, "name": name, "objects": sizes, "note": note})
         for case in world.cases if importlib.util.find_spec("pandapower") else ():
             note = "A standard test case; the model was trained on random grids."
             found.append({**entry, "name": case, "objects": None, "note": note, "kind": "test cases"})
@@ -150,10 +145,7 @@ def under_potential(model: Model, name: str) -> Model:
         raise InputError(f"there is no potential {name!r} for this model; it has {', '.join(potentials_of(model))}")
     sigma = float(model.state_dict()["potential._log"].exp())
     potential, value = CHANGES[name][1](sigma, model.features.num_phi)
-    other = Model(dataclasses.replace(model.config, potential=potential, potential_value=value))
-    kept = {key: tensor for key, tensor in model.state_dict().items() if not key.startswith("potential.")}
-    other.load_state_dict({**other.state_dict(), **kept})
-    return other.eval()
+    return with_potential(model, make_potential(potential, model.features.num_phi, value))
 
 
 def check(request: dict[str, Any], files: Sequence[Path] = ()) -> Choice:
