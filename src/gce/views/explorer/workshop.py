@@ -74,7 +74,7 @@ class Choice:
 
 
 @dataclass(frozen=True, eq=False)
-class Prepared:
+class PreparedSystem:
     """A system with its model adapted, and a goal to begin with.
 
     env: its simulator, just reset; None where there is none. problem: of the goal, for the usual horizon. unit: of
@@ -169,7 +169,7 @@ def _whole(request: dict[str, Any], name: str, low: int, high: int) -> int:
     return value
 
 
-def prepare(choice: Choice, job: Job, read: Reader | None = None) -> Prepared:
+def prepare(choice: Choice, job: Job, read: Reader | None = None) -> PreparedSystem:
     """Draw a system and record it, or read one of a data set, and adapt the model to it."""
     job.tell("loading the model", 0.02)
     if read is not None and Path(choice.world).suffix:
@@ -197,16 +197,16 @@ def adapted_to(model: Model, episodes: list[Episode], job: Job) -> System:
     return adapt(model, episodes, measure=False)
 
 
-def _simulated(choice: Choice, env: GraphEnv, system: System, goal: Array, recorded: list[Episode]) -> Prepared:
+def _simulated(choice: Choice, env: GraphEnv, system: System, goal: Array, recorded: list[Episode]) -> PreparedSystem:
     start = env._observation()
     problem = in_space_of(system.model, problem_for(env, goal, env.recipe.protocol))
     nothing, alike = uncontrolled(env, HORIZONS[1]), np.ones(goal.shape[1])
-    return Prepared(choice, env, system, problem, env.recipe.protocol, start, goal, recorded, nothing, alike,
+    return PreparedSystem(choice, env, system, problem, env.recipe.protocol, start, goal, recorded, nothing, alike,
                     env.positions, env.words, env.node_names)  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
-class Recorded:
+class RecordedSystem:
     """An episode of a data set, others of its system, the bounds of its actions, and the model to adapt."""
 
     model: Model
@@ -217,11 +217,11 @@ class Recorded:
     nodes: list[str]
 
 
-Reader = Callable[[Path, int], Recorded]
+Reader = Callable[[Path, int], RecordedSystem]
 """Of a data set's file and the number of an episode."""
 
 
-def _recorded(choice: Choice, job: Job, found: Recorded) -> Prepared:
+def _recorded(choice: Choice, job: Job, found: RecordedSystem) -> PreparedSystem:
     """A system of a data set; it is simulated where its world is known and its parameters were kept."""
     model, episode, low, high = found.model, found.episode, found.low, found.high
     system, recorded = adapted_to(model, found.others, job), [episode, *found.others]
@@ -237,12 +237,12 @@ def _recorded(choice: Choice, job: Job, found: Recorded) -> Prepared:
     problem = Problem(horizon=HORIZON, goal=went, low=low, high=high, state_cost=0.0, action_cost=1e-4, unit=unit,
                       action_unit=model.action_std.double().numpy())  # fmt: skip
     nothing = system.predict(start, np.zeros((HORIZONS[1], *low.shape)))
-    return Prepared(choice, None, system, in_space_of(model, problem), Protocol(HORIZON, HORIZONS[1], 0.0, 1.0, 1e-4),
+    return PreparedSystem(choice, None, system, in_space_of(model, problem), Protocol(HORIZON, HORIZONS[1], 0.0, 1.0, 1e-4),
                     start, went, recorded, nothing, unit, np.ones(went.shape[1], bool),
                     ("node", "nodes", "coordinates", "std"), found.nodes)  # fmt: skip
 
 
-def described(prepared: Prepared) -> dict[str, Any]:
+def described(prepared: PreparedSystem) -> dict[str, Any]:
     """A prepared system as the page draws it; JSON values."""
     system, problem = prepared.system, prepared.problem
     points, start, graph = system.model.config.points, prepared.start, system.graph
@@ -270,7 +270,7 @@ def described(prepared: Prepared) -> dict[str, Any]:
     }
 
 
-def sought(prepared: Prepared, goal: Array, horizon: int) -> tuple[Problem, Protocol]:
+def sought(prepared: PreparedSystem, goal: Array, horizon: int) -> tuple[Problem, Protocol]:
     """The problem of another goal and horizon."""
     usual = prepared.protocol
     protocol = dataclasses.replace(usual, horizon=horizon, feedback=min(usual.feedback, horizon))
@@ -279,7 +279,7 @@ def sought(prepared: Prepared, goal: Array, horizon: int) -> tuple[Problem, Prot
     return in_space_of(prepared.system.model, problem_for(prepared.env, goal, protocol)), protocol
 
 
-def reach(prepared: Prepared, goal: Array, horizon: int, job: Job) -> dict[str, Any]:
+def reach(prepared: PreparedSystem, goal: Array, horizon: int, job: Job) -> dict[str, Any]:
     """How near the model alone thinks it can get: one plan from the start, which nobody carries out."""
     problem, protocol = sought(prepared, goal, horizon)
 
@@ -295,7 +295,7 @@ def reach(prepared: Prepared, goal: Array, horizon: int, job: Job) -> dict[str, 
     }
 
 
-def pursue(prepared: Prepared, goal: Array, horizon: int, job: Job) -> dict[str, Any]:
+def pursue(prepared: PreparedSystem, goal: Array, horizon: int, job: Job) -> dict[str, Any]:
     """Plan for a goal and act on the simulator; plans and steps are added to the job as they come."""
     problem, protocol = sought(prepared, goal, horizon)
     env, teller = prepared.env, Teller(prepared, problem, goal, protocol, job)
@@ -325,7 +325,7 @@ def pursue(prepared: Prepared, goal: Array, horizon: int, job: Job) -> dict[str,
 class Teller(Planner):
     """A controller that tells a job of its plans and of the steps that are taken."""
 
-    def __init__(self, prepared: Prepared, problem: Problem, goal: Array, protocol: Protocol, job: Job) -> None:
+    def __init__(self, prepared: PreparedSystem, problem: Problem, goal: Array, protocol: Protocol, job: Job) -> None:
         self._prepared, self._goal, self._job = prepared, goal, job
         self._controller = Controller(prepared.system, problem, tolerance=protocol.tolerance, tell=self._turn)
         self._horizon, self._feedback = protocol.horizon, protocol.feedback
