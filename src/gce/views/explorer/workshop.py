@@ -237,8 +237,8 @@ def _recorded(choice: Choice, job: Job, found: RecordedSystem) -> PreparedSystem
     problem = Problem(horizon=HORIZON, goal=went, low=low, high=high, state_cost=0.0, action_cost=1e-4, unit=unit,
                       action_unit=model.action_std.double().numpy())  # fmt: skip
     nothing = system.predict(start, np.zeros((HORIZONS[1], *low.shape)))
-    return PreparedSystem(choice, None, system, in_space_of(model, problem), Protocol(HORIZON, HORIZONS[1], 0.0, 1.0, 1e-4),
-                    start, went, recorded, nothing, unit, np.ones(went.shape[1], bool),
+    protocol = Protocol(HORIZON, HORIZONS[1], 0.0, 1.0, 1e-4)
+    return PreparedSystem(choice, None, system, in_space_of(model, problem), protocol, start, went, recorded, nothing, unit, np.ones(went.shape[1], bool),
                     ("node", "nodes", "coordinates", "std"), found.nodes)  # fmt: skip
 
 
