@@ -238,8 +238,9 @@ def _recorded(choice: Choice, job: Job, found: RecordedSystem) -> PreparedSystem
                       action_unit=model.action_std.double().numpy())  # fmt: skip
     nothing = system.predict(start, np.zeros((HORIZONS[1], *low.shape)))
     protocol = Protocol(HORIZON, HORIZONS[1], 0.0, 1.0, 1e-4)
-    return PreparedSystem(choice, None, system, in_space_of(model, problem), protocol, start, went, recorded, nothing, unit, np.ones(went.shape[1], bool),
-                    ("node", "nodes", "coordinates", "std"), found.nodes)  # fmt: skip
+    words, moving = ("node", "nodes", "coordinates", "std"), np.ones(went.shape[1], bool)
+    known = (start, went, recorded, nothing, unit, moving, words, found.nodes)
+    return PreparedSystem(choice, None, system, in_space_of(model, problem), protocol, *known)
 
 
 def described(prepared: PreparedSystem) -> dict[str, Any]:
