@@ -4,8 +4,8 @@
 
 P_ie is the mean, over pairs j, k of other nodes of e, of psi_j * psi_k: the diagonal of their tensor product, which no
 sum over neighbours holds. In it features count as at most BOUND: squares of a state that is far out would otherwise
-drive a rollout further out. beta_ie are the Gibbs weights of the hyperedges of i, by the potential of psi_i and the mean
-of the other nodes of e. A node of no hyperedge has a field of zero.
+drive a rollout further out. beta_ie are the Gibbs weights of the hyperedges of i, by the potential of psi_i and the
+mean of the other nodes of e. A node of no hyperedge has a field of zero.
 """
 
 from __future__ import annotations
