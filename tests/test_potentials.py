@@ -7,7 +7,6 @@ from gce.graphs.graph import Graph, erdos_renyi
 from gce.graphs.topology import Topology
 from gce.model.files import load_model, save_model
 from gce.potentials import (
-    GAIN,
     POTENTIALS,
     Gaussian,
     Potential,
@@ -132,7 +131,7 @@ def test_each_head_of_attention_has_weights_and_a_mean_field_of_its_own(heads):
     for h, weight in enumerate(weights.reshape(len(weights), 2, -1).unbind(-1)):
         rows = slice(8 * h, 8 * h + 8)
         query = received @ potential.query.weight[rows].T + potential.query.bias[rows]
-        scores = GAIN**2 * (query * (sent @ potential.key.weight[rows].T)).sum(-1) / 8**0.5
+        scores = (query * (sent @ potential.key.weight[rows].T)).sum(-1) / 8**0.5
         assert torch.allclose(weight, topology.softmax(scores), atol=1e-5)
         assert torch.allclose(field[..., 5 * h : 5 * h + 5], mean_field(weight, psi, topology), atol=1e-6)
 

@@ -24,9 +24,6 @@ from gce.names import add, registered
 
 TINY = torch.finfo(torch.float32).tiny
 MOST_HEADS = 64
-GAIN = 10.0
-"""Of queries and keys: steps of training move each weight by so much more, since those that tell neighbours apart are
-far from those that training begins with."""
 
 
 class Potential(nn.Module, ABC):
@@ -206,9 +203,6 @@ class Attention(Potential):
         self.heads = heads
         self.query = nn.Linear(num_features, heads * width)
         self.key = nn.Linear(num_features, heads * width, bias=False)
-        with torch.no_grad():
-            for parameter in self.parameters():
-                parameter.div_(GAIN)
 
     @classmethod
     def make(cls, num_features: int, value: float, learned: bool) -> Potential:
@@ -224,7 +218,7 @@ class Attention(Potential):
 
     def _score(self, queries: Tensor, keys: Tensor) -> Tensor:
         products = (queries * keys).unflatten(-1, (self.heads, -1))
-        scores = products.sum(-1) * (GAIN**2 / math.sqrt(products.shape[-1]))
+        scores = products.sum(-1) / math.sqrt(products.shape[-1])
         return scores if self.heads > 1 else scores.squeeze(-1)
 
 
