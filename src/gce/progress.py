@@ -201,7 +201,7 @@ def workers(count: int) -> Iterator[Callable[..., Future[Any]]]:
     pool = ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), initializer=_begin_worker)
 
     def submit(*work: Any) -> Future[Any]:
-        with _held_back():  # a process starts with the signals blocked that its parent has blocked
+        with held_back():
             return pool.submit(*work)
 
     try:
@@ -215,7 +215,8 @@ def workers(count: int) -> Iterator[Callable[..., Future[Any]]]:
 
 
 @contextmanager
-def _held_back() -> Iterator[None]:
+def held_back() -> Iterator[None]:
+    """Processes and threads that begin within get neither Ctrl-C nor SIGTERM."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return

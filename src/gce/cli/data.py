@@ -40,6 +40,9 @@ class _Record:
     """Decides everything random; the same seed gives the same bytes for any number of workers."""
     workers: int = 1
     """Processes to share the work."""
+    on: Word = None
+    """A Dask cluster instead: dask (here, of so many workers), tcp://host:8786, or slurm (so many jobs). All machines
+    see the folder of the file."""
     shard: str = "0/1"
     """Record only part i of n, as i/n with i from 0 to n-1; `gce data merge` joins the parts."""
     observation_noise: float = 0.0
@@ -59,7 +62,7 @@ class _Record:
         part = Shard(*shard)
         total = sum(recording.episodes_of(g) for g in part.groups(recording))
         with progress(f"recording {recording.world}", total) as done:
-            record(recording, self.out, workers=self.workers, shard=part, progress=done)
+            record(recording, self.out, workers=self.workers, on=self.on, shard=part, progress=done)
         print(f"{self.out}: {total} episodes of {recording.world}", file=sys.stderr)
 
     def _settings(self) -> dict[str, Any]:
