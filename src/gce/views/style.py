@@ -17,8 +17,10 @@ if TYPE_CHECKING:
 COLOURS = {
     "ours (the package's model)": "#0b3c6f", "ours (Laplace)": "#5b9bd5", "ours (MLP)": "#8fbce6",
     "ours (vMF)": "#2e8b8b", "ours (Gaussian), cheaper plans": "#7a55c7", "ours": "#1f5fa8",
-    "CKO, planned in features": "#eda2ab", "CKO": "#d1495b", "KPM": "#8c6d31", "VAE": "#66994d", "PCC": "#e07b00", "GraphODE": "#8e6c8a",
-    "hom_mean": "#1f5fa8", "hom": "#e07b00", "dense": "#d1495b", "tensor": "#66994d", "oracle": "#22262b", "nothing": "#a3a9b0",
+    "CKO, planned in features": "#eda2ab", "CKO": "#d1495b", "KPM": "#8c6d31", "VAE": "#66994d", "PCC": "#e07b00",
+    "GraphODE": "#8e6c8a",
+    "hom_mean": "#1f5fa8", "hom": "#e07b00", "dense": "#d1495b", "tensor": "#66994d",
+    "oracle": "#22262b", "nothing": "#a3a9b0",
     "rope": "#1f5fa8", "soft": "#e07b00", "swim": "#66994d", "grid": "#d1495b", "flock": "#7a55c7",
 }  # fmt: skip
 """By the name, or how it begins."""
