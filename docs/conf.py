@@ -17,7 +17,7 @@ myst_heading_anchors = 3
 html_theme = "furo"
 html_title = "gce"
 html_static_path: list[str] = []
-exclude_patterns = ["_build", "**.ipynb_checkpoints"]
+exclude_patterns = ["_build", "**.ipynb_checkpoints", "results/notes.md", "results/models"]
 autodoc_inherit_docstrings = False
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
@@ -75,7 +75,14 @@ def equation(self, node: nodes.Element, block: bool) -> None:
     raise nodes.SkipNode
 
 
+def from_here(app, docname: str, source: list[str]) -> None:
+    """The folder of results stands beside these pages in the repository, and among them here."""
+    if docname.startswith("results/"):
+        source[0] = source[0].replace("](../docs/", "](../")
+
+
 def setup(app) -> None:
+    app.connect("source-read", from_here)
     app.connect("autodoc-process-docstring", as_written)
     app.connect("autodoc-process-signature", readable)
     app.add_html_math_renderer(
