@@ -48,12 +48,15 @@ TURNS = 4
 class Trained:
     """A model, its error on what was kept for validation (mean NRMSE of whole episodes), and the seconds it took.
 
-    weights: what its Gibbs weights do there (`gce.system.weights`), where it has any.
+    iterations, cpu_seconds: how long it was trained, over all its stretches. weights: what its Gibbs weights do on what
+    was kept (`gce.system.weights`), where it has any.
     """
 
     model: Model
     validation_nrmse: float
     seconds: float
+    iterations: int = 0
+    cpu_seconds: float = 0.0
     weights: dict[str, float] | None = None
 
 
@@ -95,7 +98,8 @@ def train(
     method = usual_method(data.world) if method is None else method
     model, usual = settings_of(method, preset, data.world, model or {})
     usual_iterations, usual_horizon = usual.pop("iterations"), usual.pop("horizon")
-    growth = usual.pop("growth", GROWTH)
+    growth = (*usual.pop("growth", GROWTH), usual_horizon)
+    growth = usual.pop("horizons", growth)[:-1]
     usual = by_time(usual, iterations, minutes)
     iterations = usual_iterations if iterations is None else iterations
     horizon = usual_horizon if horizon is None else horizon
@@ -136,7 +140,7 @@ def train(
     if best is None and prior is not None:
         keep(prepared, error)
     trained = prepared.eval()
-    return Trained(trained, error, run.seconds, _weights(trained, kept))
+    return Trained(trained, error, run.seconds, run.iteration, run.spent, _weights(trained, kept))
 
 
 TrainingOf = Callable[[Model, Sequence[Recorded], Systems, TrainingConfig, Path], Training]
