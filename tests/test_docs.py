@@ -22,6 +22,7 @@ SMALL = (
     (r"iterations=\d+", "iterations=2"),
     (r"(--minutes |minutes=)[\d.]+", r"\g<1>0.02"),
     (r"--objects (12|8|5-7)", "--objects 5"),
+    (r"nodes=\[[\d, ]+\]", "nodes=[0]"),
     (r"--episodes 48 --group-size 6", "--episodes 8 --group-size 2"),
     (r"(--goal-step |--horizon |horizon=|observations\[)(40|20)", r"\1 8"),
 )
