@@ -35,7 +35,7 @@ def late(by: float = 0.0) -> bool:
 
 
 @runtime_checkable
-class Path(Protocol):
+class ControlPath(Protocol):
     """Linear dynamics as two products, so that large graphs never form a matrix."""
 
     def forward(self, u: Float[Array, "M n"], affine: bool = True) -> Float[Array, "M s"]:
@@ -79,10 +79,14 @@ class DensePath:
         return self.A[t]
 
     def gram(self, E: Rows) -> Float[Array, "Mn Mn"]:
-        """sum_t Y_t'Y_t of the responses Y_t = d (E_t x_t) / du, which are never formed.
+        """sum_t Y_t'Y_t of the responses Y_t = d (E_t x_t) / du, which are never formed."""
+        return self.grams(E)[0]
+
+    def grams(self, E: Rows, start: bool = False) -> tuple[Float[Array, "Mn Mn"], Float[Array, "Mn s"]]:
+        """(sum_t Y_t'Y_t; sum_t Y_t'X_t where asked for); X_t = d (E_t x_t) / dx_0.
 
         What a state costs from then on is x'P x, P_t = E_t'E_t + A_{t+1}'P_{t+1} A_{t+1}; so the block of u_j and an
-        earlier u_k is B_j'P_j dx_{j+1} / du_k.
+        earlier u_k is B_j'P_j dx_{j+1} / du_k. x_0 is carried along as an earlier control is.
         """
         M, s, n = self.B.shape
         E = dense(E, M)
@@ -93,14 +97,17 @@ class DensePath:
                 square = E[t].T @ E[t]
             P = square + (self.A[t + 1].T @ (P @ self.A[t + 1]) if t < M - 1 else 0.0)
             weighed[t] = self.B[t].T @ P
-        carried, found = np.zeros((s, M * n)), np.zeros((M * n, M * n))
+        more = s if start else 0
+        carried, found = np.zeros((s, more + M * n)), np.zeros((M * n, more + M * n))
+        carried[:, :more] = np.eye(s, more)
         for t in range(M):
-            used = t * n
-            if t:
+            used = more + t * n
+            if used:
                 carried[:, :used] = self.A[t] @ carried[:, :used]
             carried[:, used : used + n] = self.B[t]
-            found[used : used + n, : used + n] = weighed[t] @ carried[:, : used + n]
-        return np.tril(found) + np.tril(found, -1).T
+            found[t * n : t * n + n, : used + n] = weighed[t] @ carried[:, : used + n]
+        H = found[:, more:]
+        return np.tril(H) + np.tril(H, -1).T, found[:, :more]
 
     def responses(self, E: Float[Array, "M m s"]) -> Float[Array, "M m M n"]:
         """d (E_t x_t) / d u_k: what every control does to every row from then on."""
@@ -146,7 +153,7 @@ Rows = np.ndarray | Selection
 
 
 @dataclass(frozen=True)
-class Limits:
+class ControlLimits:
     """low and high [M, n]; rate [n] with the control before the first one, or None."""
 
     low: Float[Array, "M n"]
@@ -168,7 +175,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Soft:
+class SoftLimits:
     """Rows S_t x_t that cost the square of their distance from [low, high]."""
 
     S: Float[Array, "M k s"] | Selection
@@ -184,13 +191,13 @@ class Soft:
 class Tracking:
     """The quadratic problem of this module."""
 
-    path: Path
+    path: ControlPath
     E: Float[Array, "M m s"] | Selection
     e: Float[Array, "M m"]
     w: Float[Array, "M n"]
     v: Float[Array, "M n"]
-    limits: Limits
-    soft: Soft | None = None
+    limits: ControlLimits
+    soft: SoftLimits | None = None
 
     def cost(self, u: Float[Array, "M n"]) -> float:
         x = self.path.forward(u)
@@ -236,7 +243,7 @@ def dense(E: Rows, M: int) -> Float[Array, "M m s"]:
     return np.broadcast_to(matrices, (M, *matrices.shape[1:]))
 
 
-def projected_gradient(u: Array, gradient: Array, limits: Limits) -> Array:
+def projected_gradient(u: Array, gradient: Array, limits: ControlLimits) -> Array:
     """The gradient without what would only push against a bound: zero at an optimum."""
     reach = limits.high - limits.low
     near = 1e-7 * np.where(np.isfinite(reach), reach, 0.0)
@@ -273,6 +280,11 @@ class Status(StrEnum):
     NOT_FINITE = (
         "the model's prediction is not finite",
         "Shorten the horizon or narrow the bounds, and adapt to episodes that begin near this observation.",
+    )
+    SHIFTED = (
+        "shifted",
+        "The step would have missed its time limit, and the plan before went on: allow more time, shorten the horizon, "
+        "or install the extra `fast`.",
     )
     UNBOUNDED = "unbounded", "Give bounds of the actions, or an action cost above zero."
     NUMERICAL_TROUBLE = (
