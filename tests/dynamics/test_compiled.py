@@ -40,7 +40,7 @@ def test_kernels_give_the_numbers_of_numpy(name, monkeypatch):
     system = adapt(untrained(world, **overrides), system_episodes(world), measure=False)
     assert message.MessageDynamics.fits(system)
     controls = np.ones((system.graph.num_nodes, 1), bool)
-    u = 0.3 * np.random.default_rng(0).normal(size=(2, 7, len(controls)))
+    u = 0.3 * np.random.default_rng(0).normal(size=(2, 3, len(controls)))
 
     def run(dynamics):
         assert isinstance(dynamics, message.MessageDynamics)

@@ -8,7 +8,7 @@ precision. `scratch` is room that callers keep, since memory that is given back 
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
@@ -88,7 +88,9 @@ class Weights(NamedTuple):
             np.concatenate([part.T for part in own_mean]), step.to_linear.transpose(0, 2, 1),
         ]  # fmt: skip
         whole = {0, 1, 2, 3, 8}
-        arrays = [np.ascontiguousarray(a, np.int64 if k in whole else np.float32) for k, a in enumerate(found)]
+        arrays: list[Any] = [
+            np.ascontiguousarray(a, np.int64 if k in whole else np.float32) for k, a in enumerate(found)
+        ]
         return Weights(*arrays, float(step.bound), float(step.concentration), bool(step.conservative))
 
     def scratch(self, cotangents: int) -> Array:
