@@ -7,6 +7,7 @@ import sys
 import numpy as np
 import pytest
 
+from gce.cli import main
 from gce.dynamics import compiled, message, message_compiled
 from gce.dynamics.state import state_dynamics
 from gce.errors import Doubt
@@ -90,7 +91,8 @@ def test_without_numba_numpy_does_and_it_is_said_once(monkeypatch):
     code = (
         "import sys; sys.modules['numba'] = None; import importlib.util as u; f = u.find_spec\n"
         "u.find_spec = lambda name, *a: None if name == 'numba' else f(name, *a)\n"
-        "from gce.dynamics import compiled, message_compiled\nimport numpy as np, warnings\n"
+        "from gce.cli import main
+from gce.dynamics import compiled, message_compiled\nimport numpy as np, warnings\n"
         "warnings.simplefilter('always'); print(message_compiled.tanh_(np.float32(0.5)))\n"
         "compiled.say_missing(); compiled.say_missing()"
     )
@@ -103,3 +105,14 @@ def test_without_numba_numpy_does_and_it_is_said_once(monkeypatch):
 def test_the_quick_tanh():
     x = np.linspace(-12, 12, 4001).astype(np.float32)
     assert max(abs(float(message_compiled.tanh_(v)) - np.tanh(float(v))) for v in x) < 1e-6
+
+
+def test_gce_warm_compiles_ahead(capsys, monkeypatch):
+    main(["warm"])
+    assert "kernels of message: ready after" in capsys.readouterr().out
+    assert all(compiled.compiled_before(k) for k in (message_compiled.rollout, message_compiled.slopes))
+    assert all(len(k.signatures) == 1 for k in (message_compiled.rollout, message_compiled.slopes))
+    monkeypatch.setattr(compiled, "available", lambda: False)
+    with pytest.raises(SystemExit):
+        main(["warm"])
+    assert "pip install -e '.[fast]'" in capsys.readouterr().err

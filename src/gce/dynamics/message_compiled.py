@@ -91,7 +91,8 @@ class Weights(NamedTuple):
         arrays: list[Any] = [
             np.ascontiguousarray(a, np.int64 if k in whole else np.float32) for k, a in enumerate(found)
         ]
-        return Weights(*arrays, float(step.bound), float(step.concentration), bool(step.conservative))
+        arrays += [float(step.bound), float(step.concentration), bool(step.conservative)]
+        return Weights(*arrays)
 
     def scratch(self, cotangents: int) -> Array:
         """Room for the way back with so many cotangents at once, and for the way there."""
@@ -470,6 +471,22 @@ def slopes(W, states, node, target, buffer, found):
                     by_x[k, i, W.moving[q]] += by_hidden[i * K + k, q]
                 for q in range(first):
                     by_x[k, i, W.chosen[q]] += by_features[i * K + k, q]
+
+
+def warm() -> None:
+    """Compile, unless that was done before: types matter, numbers and sizes do not."""
+    one, two, three = (np.ones((1,) * k, np.float32) for k in (1, 2, 3))
+    at, none = np.zeros(1, np.int64), np.zeros(0, np.int64)
+    W = Weights(
+        at, at, none, at, np.zeros((1, 0), np.float32), np.zeros((1, 0), np.float32), two, two, none, one,
+        np.ones((3, 1), np.float32), two, two, np.ones((1, 1, 3), np.float32), three, two, two, two, one,
+        np.ones((1, 2, 1), np.float32), np.ones((2, 2), np.float32), two, np.ones((1, 3, 1), np.float32), three, two,
+        np.ones((2, 2), np.float32), np.ones((1, 1, 2), np.float32), 1.0, 0.0, False,
+    )  # fmt: skip
+    room, x = W.scratch(1), np.zeros((1, 1, 1), np.float32)
+    acting, found = np.zeros((1, 1, 1, 0), np.float32), np.zeros((1, 1, 1, 1))
+    rollout(W, x, np.zeros((1, 1, 1, 1), np.float32), two, two, two, 1, acting, False, room, found)
+    slopes_of(W, x, two, room)
 
 
 def slopes_of(W: Weights, x: Float[Array, "M nodes c"], moving: Float[Array, "nodes m"], room: Array) -> Array:

@@ -116,6 +116,7 @@ class Flock(GraphEnv):
     world = "flock"
     dt = 1.0  # a step is the unit of time
     Parameters = FlockParameters
+    words = ("agent", "agents", "positions", "m")
     observation_names = ("x", "y")
     position_names = ("x", "y")
     action_names = ("ux", "uy")

@@ -22,7 +22,6 @@ from jaxtyping import Float
 
 from gce.control.tracking import Status
 from gce.errors import InputError, table, warn, whole
-from gce.graphs.graph import Graph
 from gce.names import Shown
 from gce.planning.controller import Controller, Plan, Planner
 from gce.planning.realtime import Ready, Turn
@@ -62,7 +61,7 @@ class Ran(Shown):
     ended early, a sentence, or None. plans: all of them, or in real time the first.
     """
 
-    graph: Graph | None
+    graph: Any
     observations: list[Array]
     known: list[Array]
     exogenous: Array | None = None
