@@ -99,8 +99,9 @@ class PowerGrid(GraphEnv):
         model={"node_constants": 30.0},
         training={"iterations": 300, "horizon": 16, "systems": 2, "fit_episodes": 3, "fit_steps": 8, "rollouts": 2},
         published={
-            "model": {"rounds": 2},
-            "training": {"iterations": 1000, "horizon": 16, "horizons": (2, 4, 8, 16), "fit_episodes": 4},
+            # Chunks to fit on have fewer rows than all generators have actions; those of neighbours are few.
+            "model": {"rounds": 2, "actions": "neighbours"},
+            "training": {"iterations": 1000, "horizons": (4, 16, 16, 40), "fit_episodes": 4},
         },
         recording={"episodes": 1500, "group_size": 10, "settings": {"topology": "erdos_renyi"}},
         # Graphs of 50 to 100 nodes: as few systems, episodes and steps an iteration as our own model takes there.

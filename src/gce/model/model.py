@@ -21,6 +21,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from gce.graphs.hypertopology import gibbs_weights
 from gce.graphs.topology import Topology
 from gce.model.config import ModelConfig
 from gce.names import Shown
@@ -207,6 +208,8 @@ class Model(Shown, Units):
 
         def regressors(x: Tensor, phi: Tensor, acting: Tensor) -> Tensor:
             weights = topology.softmax(score(phi), self.potential.at_most_own) if self.form.weighted else None
+            if self.form.hyper and weights is not None and topology.hyperedges is not None:
+                weights = torch.cat([weights, gibbs_weights(self.potential, phi, topology.hyperedges)])
             features = torch.cat([x[..., chosen], phi], dim=-1) if chosen else phi
             features = features if spread is None else spread(features)
             return self.form.state_regressors(features, acting, weights, topology)
@@ -231,7 +234,7 @@ class Model(Shown, Units):
         topology: Topology,
     ) -> Float[Tensor, "*batch nodes m"]:
         """Increments of the free coordinates, then the next phi as the operator predicts it."""
-        phi = self.features.future_phi(next_x, next_psi[..., self.config.num_state :], topology)
+        phi = self.features.future_phi(next_x, topology, next_psi[..., self.config.num_state :])
         return torch.cat([(next_x - x)[..., self.free], phi], dim=-1)
 
     def num_needed(self, reproject: bool) -> int:

@@ -20,7 +20,7 @@ from gce.system.uncertainty import Range, Spread
 from gce.trajectory.episode import check_graph
 
 SYSTEM, VERSIONS = "gce-system", (1,)
-GRAPH = ("edge_index", "edge_type", "node_type", "node_attributes", "edge_attributes", "tied")
+GRAPH = ("edge_index", "edge_type", "node_type", "node_attributes", "edge_attributes", "tied", "hyperedges")
 
 
 def save_system(system: System, folder: Path | str, about: dict[str, Any] | None = None) -> None:

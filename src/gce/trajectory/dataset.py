@@ -18,7 +18,7 @@ from gce.graphs.graph import Graph
 from gce.names import Shown, some
 from gce.trajectory.episode import Episode, Limits, Normalisation
 from gce.trajectory.reading import EXPECTED, Stored, open_file, read_metadata
-from gce.trajectory.storage import NO_SEED, TABLES, Flattener, Writer
+from gce.trajectory.storage import HYPEREDGES, NO_SEED, TABLES, Flattener, Writer
 
 Arrays = dict[str, np.ndarray | Stored]
 
@@ -83,6 +83,8 @@ class Dataset(Shown, Sequence[Episode]):
         node_type: Any = None,
         edge_attributes: Any = None,
         node_attributes: Any = None,
+        hyperedges: Any = None,
+        hyperedge_type: Any = None,
         exogenous: Any = None,
         actuated: Any = None,
         action_bounds: tuple[Any, Any] | None = None,
@@ -105,6 +107,7 @@ class Dataset(Shown, Sequence[Episode]):
         edge_type, node_type: whole numbers from 0, meaning the same in all systems. Without edge types, edges are
             told apart by the node types they join.
         edge_attributes, node_attributes: [E, q] and [N, p].
+        hyperedges, hyperedge_type: the nodes of each relation among three or more, and the type of each, by default 0.
         actuated: numbers of the nodes that take an action, or a truth value a node; by default those whose action was
             ever other than 0.
         action_bounds: (lowest, highest), each a number, one an action coordinate or [N, a]; by default the lowest and
@@ -115,7 +118,7 @@ class Dataset(Shown, Sequence[Episode]):
         dt: seconds a step. observation_names, action_names: one a coordinate. structure: what a model should know, see
             the file format.
         """
-        from gce.trajectory.arrays import describe, episodes_from_arrays
+        from gce.trajectory.arrays import describe, each_hyperedges, episodes_from_arrays
 
         low, high = (None, None) if action_bounds is None else action_bounds
         episodes, numbers = episodes_from_arrays(
@@ -130,6 +133,7 @@ class Dataset(Shown, Sequence[Episode]):
                 "node_type": (node_type, 1),
                 "edge_attributes": (edge_attributes, 2),
                 "node_attributes": (node_attributes, 2),
+                "hyperedges": (each_hyperedges(hyperedges, hyperedge_type, len(observations)), 2),
                 "node_names": (node_names, 1),
                 "actuated": (actuated, 1),
                 "the lowest action": (low, 2),
@@ -299,8 +303,16 @@ class Dataset(Shown, Sequence[Episode]):
                 node_attributes=np.asarray(rows["groups/node_attributes"][nodes]),
                 edge_attributes=np.asarray(rows["groups/edge_attributes"][edges]),
                 tied=np.asarray(rows["groups/tied"][nodes]) if "groups/tied" in rows else None,
+                hyperedges=self._hyperedges(g),
             )
         return self._graphs[g]
+
+    def _hyperedges(self, g: int) -> np.ndarray | None:
+        if HYPEREDGES not in self._arrays:
+            return None
+        rows = np.asarray(self._arrays[HYPEREDGES][:]).astype(np.int64)
+        mine = rows[slice(*np.searchsorted(rows[:, 0], [g, g + 1])), 1:]
+        return np.ascontiguousarray(mine.T) if len(mine) else None
 
     def _parameters(self, g: int) -> dict[str, Any]:
         with border(f"groups/parameters of group {g}", "a JSON object"):

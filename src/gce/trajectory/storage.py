@@ -43,7 +43,9 @@ ROWS = {
     "groups/edge_type": "whole number, one an edge",
     "groups/edge_attributes": "one row an edge",
 }
+HYPEREDGES = "groups/hyperedges"
 OPTIONAL_ROWS = {
+    HYPEREDGES: "one row a node of a hyperedge: group, hyperedge, node, type",
     "episodes/exogenous": "one row a step and node: known inputs",
     "groups/tied": "one row a node: an id for every coordinate; equal ids are one quantity",
     "groups/action_low": "one row a node: the lowest action, -inf without bound",
@@ -104,6 +106,9 @@ class Flattener:
         self._append("groups/edge_type", graph.edge_type)
         self._append("groups/edge_attributes", graph.edge_attributes)
         self._append("groups/tied", graph.tied)
+        if graph.hyperedges is not None:
+            of_group = np.full_like(graph.hyperedges[:1], len(self._graphs))
+            self._append(HYPEREDGES, np.concatenate([of_group, graph.hyperedges]).T)
         self._append("groups/action_low", None if limits is None else limits.low)
         self._append("groups/action_high", None if limits is None else limits.high)
         self._advance("groups/node_pointer", graph.num_nodes)
