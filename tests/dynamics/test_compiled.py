@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gce.cli import main
-from gce.dynamics import compiled, message, message_compiled
+from gce.dynamics import compiled, message, message_compiled, message_slopes_compiled
 from gce.dynamics.state import state_dynamics
 from gce.errors import Doubt
 from gce.system.system import adapt
@@ -64,7 +64,7 @@ def test_new_sizes_and_horizons_do_not_compile_again(monkeypatch):
         for M in (3, 5):
             u = np.zeros((M, system.graph.num_nodes))
             dynamics.path(x0, dynamics.rollout(x0, u), u)
-        before.append([len(k.signatures) for k in (message_compiled.rollout, message_compiled.slopes)])
+        before.append([len(k.signatures) for k in (message_compiled.rollout, message_slopes_compiled.slopes)])
     assert before[0] == before[1] == [1, 1]
 
 
@@ -91,8 +91,7 @@ def test_without_numba_numpy_does_and_it_is_said_once(monkeypatch):
     code = (
         "import sys; sys.modules['numba'] = None; import importlib.util as u; f = u.find_spec\n"
         "u.find_spec = lambda name, *a: None if name == 'numba' else f(name, *a)\n"
-        "from gce.cli import main
-from gce.dynamics import compiled, message_compiled\nimport numpy as np, warnings\n"
+        "from gce.dynamics import compiled, message_compiled\nimport numpy as np, warnings\n"
         "warnings.simplefilter('always'); print(message_compiled.tanh_(np.float32(0.5)))\n"
         "compiled.say_missing(); compiled.say_missing()"
     )
@@ -109,9 +108,9 @@ def test_the_quick_tanh():
 
 def test_gce_warm_compiles_ahead(capsys, monkeypatch):
     main(["warm"])
-    assert "kernels of message: ready after" in capsys.readouterr().out
-    assert all(compiled.compiled_before(k) for k in (message_compiled.rollout, message_compiled.slopes))
-    assert all(len(k.signatures) == 1 for k in (message_compiled.rollout, message_compiled.slopes))
+    assert "kernels of message_slopes: ready after" in capsys.readouterr().out
+    assert all(compiled.compiled_before(k) for k in (message_compiled.rollout, message_slopes_compiled.slopes))
+    assert all(len(k.signatures) == 1 for k in (message_compiled.rollout, message_slopes_compiled.slopes))
     monkeypatch.setattr(compiled, "available", lambda: False)
     with pytest.raises(SystemExit):
         main(["warm"])

@@ -24,6 +24,8 @@ class Warm:
         for module in iter_modules(dynamics.__path__):
             if module.name.endswith("_compiled"):
                 begun = time.process_time()
-                import_module(f"gce.dynamics.{module.name}").warm()
-                name = module.name.removesuffix("_compiled")
-                print(f"kernels of {name}: ready after {time.process_time() - begun:.1f} s")
+                found = import_module(f"gce.dynamics.{module.name}")
+                if hasattr(found, "warm"):
+                    found.warm()
+                    name = module.name.removesuffix("_compiled")
+                    print(f"kernels of {name}: ready after {time.process_time() - begun:.1f} s")

@@ -11,7 +11,7 @@ from jaxtyping import Float
 
 from gce.control.settle import dense_path
 from gce.control.tracking import DensePath
-from gce.dynamics import message_compiled
+from gce.dynamics import message_compiled, message_slopes_compiled
 from gce.dynamics.compiled import available, say_compiling
 from gce.dynamics.message_kernel import MessageStep
 from gce.dynamics.state import Pull, StateDynamics
@@ -58,7 +58,7 @@ class Parts:
         kernel = MessageStep.of(model, system.operator, topology)
         weights = message_compiled.Weights.of(kernel) if available() else None
         if weights is not None:
-            say_compiling(message_compiled.rollout, message_compiled.slopes)
+            say_compiling(message_compiled.rollout, message_slopes_compiled.slopes)
         return Parts(
             kernel,
             np.ascontiguousarray(push).reshape(nodes, m, nodes, inputs),
@@ -206,7 +206,7 @@ class MessageDynamics(StateDynamics):
         (nodes, m), M, c = parts.still.shape, *x.shape[1:]
         if parts.compiled is not None:
             states = np.ascontiguousarray(x.transpose(1, 0, 2))
-            by = message_compiled.slopes_of(parts.compiled, states, parts.moving, parts.room)
+            by = message_slopes_compiled.slopes_of(parts.compiled, states, parts.moving, parts.room)
             return by.reshape(M, nodes, m, nodes * c)
         node, target = np.nonzero(parts.moving)
         seeds = np.zeros((m, nodes, len(node), 1), x.dtype)
