@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     import networkx
     from torch_geometric.data import Data
 
+KINDS = ("edge_type", "node_type", "tied")
+PYG = {"x": "node_attributes", "edge_attr": "edge_attributes", **{name: name for name in KINDS}}
+"""What PyTorch Geometric's `Data` calls the arrays of a graph beside edge_index."""
+
 
 SHAPES = (
     ("edge_index", 2, "iu"),
@@ -137,10 +141,11 @@ class Graph(Shown):
 
     def equals(self, other: Graph) -> bool:
         """Same nodes, same edges in the same order, same attributes and ties."""
-        mine, theirs = self._arrays(), other._arrays()
+        mine, theirs = self.arrays(), other.arrays()
         return mine.keys() == theirs.keys() and all(np.array_equal(mine[k], theirs[k]) for k in mine)
 
-    def _arrays(self) -> dict[str, np.ndarray]:
+    def arrays(self) -> dict[str, np.ndarray]:
+        """All there are, by name: `Graph(**arrays)` is the same graph."""
         return {k: v for k, v in vars(self).items() if isinstance(v, np.ndarray)}
 
     # ---- tied coordinates ----
@@ -259,9 +264,13 @@ class Graph(Shown):
         kinds = np.asarray(relations)[receivers, senders]
         return cls.from_edges(len(relations), np.stack([senders, receivers], axis=1), edge_type=kinds, **options)
 
-    def relations(self) -> Int[np.ndarray, "nodes nodes"]:
-        """The matrix of relation types, entry (receiver, sender); -1 where there is no relation."""
-        matrix = np.full((self.num_nodes, self.num_nodes), -1, np.int64)
+    def relations(self, size: int | None = None) -> Int[np.ndarray, "size size"]:
+        """The matrix of relation types, entry (receiver, sender); -1 where there is no relation, or no node.
+
+        size: its rows, by default one a node.
+        """
+        size = self.num_nodes if size is None else size
+        matrix = np.full((size, size), -1, np.int64)
         matrix[self.receivers, self.senders] = self.edge_type
         return matrix
 
@@ -306,16 +315,10 @@ class Graph(Shown):
     @classmethod
     def from_pyg(cls, data: Data, **options: Any) -> Graph:
         """From a PyTorch Geometric `Data`: x (node attributes), edge_index, edge_attr, edge_type, node_type, tied."""
-        for key, option in (
-            ("x", "node_attributes"),
-            ("edge_attr", "edge_attributes"),
-            ("edge_type", "edge_type"),
-            ("node_type", "node_type"),
-            ("tied", "tied"),
-        ):
+        for key, name in PYG.items():
             value = getattr(data, key, None)
             if value is not None:
-                options.setdefault(option, value.numpy())
+                options.setdefault(name, value.numpy())
         edge_index = data.edge_index
         if edge_index is None or data.num_nodes is None:
             raise InputError("the PyTorch Geometric data has no edge_index or number of nodes; set both")
@@ -326,17 +329,10 @@ class Graph(Shown):
         import torch
         from torch_geometric.data import Data
 
-        data = Data(
-            x=torch.as_tensor(self.node_attributes, dtype=torch.float64),
-            edge_index=torch.as_tensor(self.edge_index),
-            edge_attr=torch.as_tensor(self.edge_attributes, dtype=torch.float64),
-            edge_type=torch.as_tensor(self.edge_type),
-            node_type=torch.as_tensor(self.node_type),
-            num_nodes=self.num_nodes,
-        )
-        if self.tied is not None:
-            data.tied = torch.as_tensor(self.tied)
-        return data
+        tensors = {
+            key: torch.as_tensor(value) for key, name in PYG.items() if (value := getattr(self, name)) is not None
+        }
+        return Data(edge_index=torch.as_tensor(self.edge_index), num_nodes=self.num_nodes, **tensors)
 
 
 # ---- checks ----

@@ -18,7 +18,7 @@ from gce.graphs.graph import Graph
 from gce.names import Shown, some
 from gce.trajectory.episode import Episode, Limits, Normalisation
 from gce.trajectory.reading import EXPECTED, Stored, open_file, read_metadata
-from gce.trajectory.storage import HYPEREDGES, NO_SEED, TABLES, Flattener, Writer
+from gce.trajectory.storage import HYPEREDGES, NO_SEED, OF_EDGES, OF_NODES, TABLES, Flattener, Writer
 
 Arrays = dict[str, np.ndarray | Stored]
 
@@ -67,7 +67,7 @@ class Dataset(Shown, Sequence[Episode]):
         """
         rows: dict[str, list[np.ndarray]] = {}
         flat = Flattener(lambda name, more: rows.setdefault(name, []).append(more))
-        _add_all(flat, episodes, groups)
+        flat.add_all(episodes, groups)
         arrays = {name: np.concatenate(pieces) for name, pieces in rows.items()}
         return cls({**arrays, **flat.tables()}, dict(metadata or {}), np.arange(flat.num_episodes))
 
@@ -147,7 +147,7 @@ class Dataset(Shown, Sequence[Episode]):
         """Write a file; `dtype` defaults to the precision the data has."""
         dtype = self._arrays["episodes/observations"].dtype if dtype is None else dtype
         with Writer(path, self.metadata, dtype) as writer:
-            _add_all(writer, self, [int(g) for g in self.groups])
+            writer.add_all(self, self.groups.tolist())
 
     def close(self) -> None:
         """Close the file behind the data set, if there is one."""
@@ -296,15 +296,10 @@ class Dataset(Shown, Sequence[Episode]):
             nodes = slice(*self._tables["groups/node_pointer"][g : g + 2])
             edges = slice(*self._tables["groups/edge_pointer"][g : g + 2])
             rows = self._arrays
-            self._graphs[g] = Graph(
-                edge_index=np.ascontiguousarray(np.asarray(rows["groups/edges"][edges]).T),
-                edge_type=np.asarray(rows["groups/edge_type"][edges]),
-                node_type=np.asarray(rows["groups/node_type"][nodes]),
-                node_attributes=np.asarray(rows["groups/node_attributes"][nodes]),
-                edge_attributes=np.asarray(rows["groups/edge_attributes"][edges]),
-                tied=np.asarray(rows["groups/tied"][nodes]) if "groups/tied" in rows else None,
-                hyperedges=self._hyperedges(g),
-            )
+            parts = {**dict.fromkeys(OF_EDGES, edges), **dict.fromkeys(OF_NODES, nodes)}
+            arrays = {n: np.asarray(rows[f"groups/{n}"][part]) for n, part in parts.items() if f"groups/{n}" in rows}
+            ends = np.ascontiguousarray(np.asarray(rows["groups/edges"][edges]).T)
+            self._graphs[g] = Graph(ends, **arrays, hyperedges=self._hyperedges(g))
         return self._graphs[g]
 
     def _hyperedges(self, g: int) -> np.ndarray | None:
@@ -328,14 +323,3 @@ class Dataset(Shown, Sequence[Episode]):
 
 def _range(values: np.ndarray) -> str:
     return "-".join(map(str, np.unique([values.min(), values.max()]))) if len(values) else "0"
-
-
-def _add_all(flat: Flattener, episodes: Iterable[Episode], groups: Sequence[int] | None) -> None:
-    numbers: dict[int, int] = {}
-    for k, episode in enumerate(episodes):
-        if groups is not None and k >= len(groups):
-            raise InputError(f"there are more episodes than the {len(groups)} entries of groups; give one an episode")
-        group = k if groups is None else groups[k]
-        if group not in numbers:
-            numbers[group] = flat.add_group(episode.graph, episode.parameters, episode.limits)
-        flat.add_episode(numbers[group], episode.observations, episode.actions, episode.exogenous, episode.seed)
