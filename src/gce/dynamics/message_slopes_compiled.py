@@ -1,4 +1,4 @@
-"""Slopes of `message_kernel`, compiled: the way back through a step for all targets at once, one state after another."""
+"""Slopes of `message_kernel`, compiled: the way back through a step for all targets, one state after another."""
 
 # mypy: allow-untyped-defs
 
