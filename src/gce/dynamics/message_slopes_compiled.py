@@ -197,7 +197,7 @@ def warm() -> None:
 def slopes_of(W: Weights, x: Float[Array, "M nodes c"], moving: Float[Array, "nodes m"], room: Array) -> Array:
     """By the state [M, nodes, m, nodes, c], of the targets that move."""
     (M, N, c), m = x.shape, moving.shape[1]
-    node, target = np.nonzero(moving)
+    node, target = (np.ascontiguousarray(k) for k in np.nonzero(moving))  # one type, or it is compiled twice
     by = np.empty((M, len(node), N, c), np.float32)
     slopes(W, x, node, target, room, by)
     found = np.zeros((M, N, m, N, c), np.float32)
