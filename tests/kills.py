@@ -1,4 +1,4 @@
-"""Kills and ends long jobs at random moments, and gives them again: `python -m kills --kills 200 --terms 100` in tests/.
+"""Kills and ends long jobs at random moments, and gives them again: `python -m kills --kills 200 --terms 100`.
 
 A process that has imported everything forks each job into a session of its own, so that a job is cheap and whatever
 outlives it is found. After a signal nothing of the session is left after 5 s, and files at their final names are whole;
@@ -137,7 +137,12 @@ def digests(out: Path) -> dict[str, str]:
     found = {}
     for file in sorted(out.rglob("*")):
         name = str(file.relative_to(out))
-        if file.is_file() and not any(word in name for word in ("timings", "tfevents")) and ".cells" not in name and not hidden(file, out):
+        if (
+            file.is_file()
+            and not any(word in name for word in ("timings", "tfevents"))
+            and ".cells" not in name
+            and not hidden(file, out)
+        ):
             content = file.read_bytes()
             if file.suffix in (".json", ".jsonl", ".csv", ".md", ".html"):
                 content = OWN.sub("", content.decode()).encode()
@@ -154,15 +159,21 @@ def leftovers(out: Path) -> list[str]:
     return [name for name in names if name.endswith((".tmp", ".lock", ".parts")) or ".tmp/" in name]
 
 
+def writes_once(name: str) -> bool:
+    """Trainings and experiments write their files again and again."""
+    return not name.startswith(("train", "reproduce"))
+
+
 def half_written(out: Path, whole: dict[str, str], once: bool) -> list[str]:
-    """Files at final names that are not those of a whole run. once: jobs that write a file once; others write anew."""
+    """Files at final names that are not those of a whole run; of a job that writes more than once, that are broken."""
     if once:
         return [name for name, digest in digests(out).items() if whole.get(name) != digest]
     wrong = []
-    for file in sorted(out.rglob("*.json")):
+    for file in sorted(out.rglob("*.json*")):
         if not hidden(file, out):
             try:
-                json.loads(file.read_text())
+                for part in file.read_text().splitlines() if file.suffix == ".jsonl" else [file.read_text()]:
+                    json.loads(part)
             except ValueError:
                 wrong.append(str(file.relative_to(out)))
     return wrong
@@ -188,7 +199,7 @@ def trial(name: str, command, number: int, whole: dict[str, str], seconds: float
         wrong.append(f"status {status}: {said.read_text()[-300:]}")
     if number == signal.SIGTERM and status == 2 and leftovers(out) and "parts" not in str(leftovers(out)):
         wrong.append(f"left by SIGTERM: {leftovers(out)}")
-    wrong += [f"half-written {part}" for part in half_written(out, whole, not name.startswith(("train", "repro")))]
+    wrong += [f"half-written {part}" for part in half_written(out, whole, writes_once(name))]
     status = ended(forked(command, out, said))
     if status:
         wrong.append(f"given again: status {status}: {said.read_text()[-300:]}")

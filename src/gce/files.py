@@ -10,6 +10,7 @@ caps grow by the factor in the environment variable GCE_CAPS. Within `unchecked(
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import math
 import os
@@ -182,9 +183,8 @@ def read_npz(path: Path) -> dict[str, np.ndarray]:
 
 def read_npy(path: Path) -> np.ndarray:
     with border(path, "an array (.npy)", "write it with numpy.save"):
-        check_cap(path.stat().st_size, ARRAY_BYTES, "bytes")
-        with open(path, "rb") as file:
-            return _array(file, path.stat().st_size)
+        content = read_bytes(path, ARRAY_BYTES)
+        return _array(io.BytesIO(content), len(content))
 
 
 def _array(file: Any, size: int) -> np.ndarray:

@@ -234,7 +234,17 @@ class Training:
         write_text(self.folder / TIMINGS, json.dumps({"seconds": round(self.seconds, 3)}) + "\n")
 
     def resume(self) -> bool:
-        """Go on from the folder's checkpoint, if it has one of the same training on the same data."""
+        """Go on from the folder's checkpoint, if it has one of the same training on the same data.
+
+        Lines of the log that tell of later iterations go: they will be written again.
+        """
+        found, log = self._found(), self.folder / "log.jsonl"
+        if log.is_file():
+            lines = log.read_text(errors="replace").splitlines()
+            write_text(log, "".join(f"{line}\n" for line in lines if _iteration(line) <= self.iteration))
+        return found
+
+    def _found(self) -> bool:
         file = self.folder / CHECKPOINT
         if not file.is_file():
             return False
@@ -272,6 +282,14 @@ class Training:
         self.iteration, self.stale = int(note["iteration"]), int(note["stale"])
         self.seconds = float(note["seconds"]) if "seconds" in note else _seconds(self.folder)
         self.spent = float(note.get("spent", 0.0))
+
+
+def _iteration(line: str) -> float:
+    """Of a line of the log; one that was cut short is of none."""
+    try:
+        return float(json.loads(line)["iteration"])
+    except (KeyError, TypeError, ValueError):
+        return math.inf
 
 
 def _seconds(folder: Path) -> float:
