@@ -102,8 +102,10 @@ class Harness:
             os.close(reader)
             try:
                 self._work(trials, writer)
-            finally:
                 os._exit(0)
+            except BaseException:
+                traceback.print_exc()
+                os._exit(99)
         os.close(writer)
         with os.fdopen(reader) as lines:
             for _ in trials:
@@ -113,7 +115,7 @@ class Harness:
                     os.kill(child, signal.SIGKILL)
                     _, status, used = os.wait4(child, 0)
                     spent = used.ru_utime + used.ru_stime
-                    why = f"ended by {signal.Signals(-os.waitstatus_to_exitcode(status)).name}" if heard else "hangs"
+                    why = f"ended with {os.waitstatus_to_exitcode(status)}" if heard else "hangs"
                     yield Outcome(os.waitstatus_to_exitcode(status), spent, used.ru_maxrss * 1024, why)
                     return
                 outcome = Outcome(**json.loads(line))

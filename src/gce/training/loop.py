@@ -35,6 +35,7 @@ from gce.files import (
     parsed_json,
     read_bytes,
     read_json,
+    renamed_digest,
     sha256,
     writable,
     write_text,
@@ -252,6 +253,8 @@ class Training:
             content = read_bytes(file, ARRAY_BYTES)
             with safe_open(file, "pt") as opened:
                 note = parsed_json(opened.metadata()["note"])
+            if is_checked() and renamed_digest({**note, "data": None}, "sha256"):
+                raise ValueError("its digest has another name")
             tensors, known = load(content), note.pop("sha256", None)
             if is_checked() and known is None:
                 warn(f"the checkpoint in {self.folder} has no digest; whether it was changed cannot be seen")
