@@ -107,7 +107,7 @@ class Harness:
                 traceback.print_exc()
                 os._exit(99)
         os.close(writer)
-        with os.fdopen(reader) as lines:
+        with os.fdopen(reader, "rb", buffering=0) as lines:  # what is read ahead would not be waited for
             for _ in trials:
                 heard = select.select([lines], [], [], CLOCK)[0]
                 line = lines.readline() if heard else ""
@@ -201,7 +201,7 @@ def _judged(ask):
         wrong = f"status {status}: {said.strip().splitlines()[-1:]}"
     elif status == 2 and not said.strip():
         wrong = "status 2 without a sentence"
-    return Outcome(status, seconds, size, wrong, said[-3000:]), out.getvalue()
+    return Outcome(status, seconds, size, wrong, said[-3000:] if wrong else said[-200:]), out.getvalue()
 
 
 def _spent() -> float:
