@@ -242,7 +242,9 @@ class Training:
         found, log = self._found(), self.folder / "log.jsonl"
         if log.is_file():
             lines = log.read_text(errors="replace").splitlines()
-            write_text(log, "".join(f"{line}\n" for line in lines if _iteration(line) <= self.iteration))
+            kept = [line for line in lines if _iteration(line) <= self.iteration]
+            if kept != lines:
+                write_text(log, "".join(f"{line}\n" for line in kept))
         return found
 
     def _found(self) -> bool:
