@@ -13,7 +13,7 @@ SOURCE = Path(__import__("gce").__file__).parents[1]
 @pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="tells processes apart by /proc")
 def test_recordings_killed_at_random_moments_go_on_bit_for_bit():
     done = subprocess.run(
-        [sys.executable, "-m", "kills", "--kills", "4", "--terms", "2", "--seed", "1", "--job", "record"],
+        [sys.executable, "-m", "kills", "--kills", "5", "--terms", "0", "--seed", "1", "--job", "record"],
         cwd=Path(__file__).parent,
         env={**os.environ, "PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1"},
         capture_output=True,
