@@ -146,12 +146,8 @@ def digests(out: Path) -> dict[str, str]:
     found = {}
     for file in sorted(out.rglob("*")):
         name = str(file.relative_to(out))
-        if (
-            file.is_file()
-            and not any(word in name for word in ("timings", "tfevents"))
-            and ".cells" not in name
-            and not hidden(file, out)
-        ):
+        aside = any(word in name for word in ("timings", "tfevents", ".cells"))
+        if file.is_file() and not aside and not hidden(file, out):
             content = file.read_bytes()
             if file.suffix in (".json", ".jsonl", ".csv", ".md", ".html"):
                 content = OWN.sub("", content.decode()).encode()

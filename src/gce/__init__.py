@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from gce.names import lazy
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _HOMES = {
     "Graph": "gce.graphs.graph",
@@ -25,6 +25,8 @@ _HOMES = {
     "Status": "gce.control.tracking",
     "System": "gce.system.system",
     "adapt": "gce.system.system",
+    "run": "gce.planning.running",
+    "Filter": "gce.planning.observer",
     "train": "gce.training.learning",
     "register": "gce.names",
     "plot": "gce.views.plot",

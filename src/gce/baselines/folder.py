@@ -24,6 +24,7 @@ from gce.baselines.kpm import Kpm
 from gce.baselines.pcc import Pcc
 from gce.baselines.trainable import Schedule, Trainable, systems_of, training_of
 from gce.baselines.vae import Vae
+from gce.cluster.ranks import ranks
 from gce.errors import InputError
 from gce.files import border
 from gce.model.files import check_sizes, read_pair, write_pair
@@ -82,8 +83,8 @@ def train(
             run = training_of(baseline, systems, kept[:validation_systems], plan, place)
             run.resume()
             best = run.run(tell, seconds=seconds)
-        about |= {"iterations": run.iteration, "validation_nrmse": best}
-    if folder is not None:
+        about |= {"iterations": run.iteration, "cpu_seconds": run.spent, "validation_nrmse": best}
+    if folder is not None and ranks().first:
         save(baseline, folder, about)
     return baseline.eval()
 
@@ -96,7 +97,7 @@ def save(model: Baseline, folder: Path | str, about: dict[str, Any] | None = Non
         "version": gce.__version__,
         "baseline": model.name,
         "about": about or {},
-        "config": dataclasses.asdict(model.sizes),
+        "config": dataclasses.asdict(model.config),
     }
     write_pair(Path(folder), NAME, dict(model.state_dict()), text)
 

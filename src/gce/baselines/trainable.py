@@ -16,6 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from gce.baselines.base import Adapted, Baseline, Selecting, adapt
+from gce.cluster.ranks import ALONE, Ranks, ranks
 from gce.graphs.graph import Graph
 from gce.graphs.topology import Topology
 from gce.training.batches import Recorded, digest
@@ -59,7 +60,7 @@ class Windows:
 
 
 @dataclass(frozen=True)
-class Batch:
+class WindowBatch:
     """Windows to predict, and windows of other episodes of the same systems to fit on, where they are asked for."""
 
     topology: Topology
@@ -67,8 +68,10 @@ class Batch:
     fit: Windows | None
 
 
-def draw_batch(systems: Sequence[Recorded], draw: Draw, horizon: int, rng: np.random.Generator) -> Batch:
-    """Windows at random."""
+def draw_batch(
+    systems: Sequence[Recorded], draw: Draw, horizon: int, rng: np.random.Generator, ranks: Ranks = ALONE
+) -> WindowBatch:
+    """Windows at random; of a rank, those of its share of the systems."""
     chosen = [systems[k] for k in rng.integers(0, len(systems), draw.systems)]
     longest = min(system.steps for system in chosen)
     windows, fits = [], []
@@ -79,8 +82,9 @@ def draw_batch(systems: Sequence[Recorded], draw: Draw, horizon: int, rng: np.ra
         if kept:
             steps = min(draw.fit_steps, longest)
             fits.append(system.cut(order[:kept], draw.fit_episodes, steps, FRESH_SHARE, rng))
-    topology = Topology.of([system.graph for system in chosen])
-    return Batch(topology, _join(windows), _join(fits) if fits else None)
+    mine = ranks.share(len(chosen))
+    topology = Topology.of([system.graph for system in chosen[mine]])
+    return WindowBatch(topology, _join(windows[mine]), _join(fits[mine]) if fits else None)
 
 
 def _join(parts: Sequence[tuple[Tensor, Tensor, Tensor]]) -> Windows:
@@ -110,7 +114,7 @@ class Trainable(Baseline):
     """What a training of some 15 minutes on one core prefers."""
 
     @abstractmethod
-    def loss(self, batch: Batch, generator: torch.Generator) -> Float[Tensor, ""]: ...
+    def loss(self, batch: WindowBatch, generator: torch.Generator) -> Float[Tensor, ""]: ...
 
     def set_inputs(self, systems: Sequence[Recorded]) -> None:
         """Learn the units of what the method sees from states, where it has any beside the observation's."""
@@ -131,7 +135,7 @@ class FineTuned(Trainable):
 
     def fit(self, episodes: Sequence[Episode]) -> Adapted:
         plan, tuned = self.tuning, copy.deepcopy(self)
-        system, graph = tuned.recorded(episodes), episodes[0].graph
+        system, graph = Recorded.of(tuned, episodes), episodes[0].graph
         rng, generator = np.random.default_rng(0), torch.Generator().manual_seed(0)
         optimiser = torch.optim.Adam(tuned.parameters(), lr=plan.learning_rate)
         draw = Draw(systems=1, windows=min(plan.windows, max(1, plan.edges // max(1, graph.num_edges))))
@@ -190,10 +194,15 @@ def training_of(
 ) -> Training:
     """The training of a baseline on some systems; it is judged by others, or by other episodes."""
 
-    def loss(horizon: int, rng: np.random.Generator, generator: torch.Generator) -> Tensor:
-        return model.loss(draw_batch(systems, plan.draw, horizon, rng), generator)
+    here = ranks()
+    mine = here.share(plan.draw.systems)
 
-    about, data = {"baseline": model.name, **asdict(model.sizes)}, digest(systems, validation)
+    def loss(horizon: int, rng: np.random.Generator, generator: torch.Generator) -> Tensor:
+        batch = draw_batch(systems, plan.draw, horizon, rng, here)
+        generator.manual_seed(generator.initial_seed() + here.rank)  # noise of its own
+        return model.loss(batch, generator) * ((mine.stop - mine.start) / plan.draw.systems)
+
+    about, data = {"baseline": model.name, **asdict(model.config)}, digest(systems, validation)
     error = partial(prediction_error, partial(adapt, model), model, validation)
     return Training(model, loss, error, plan, folder, about, data)
 
@@ -201,6 +210,6 @@ def training_of(
 def systems_of(model: Trainable, data: Dataset, plan: Schedule) -> list[Recorded]:
     """The systems to train on, of equal length where the method fits operators on some episodes; sets their units."""
     wanted = max(*plan.horizons, plan.draw.fit_steps)
-    found = equal_systems(data, wanted, not model.sizes.previous_action, model.recorded)
+    found = equal_systems(data, wanted, not model.config.previous_action, partial(Recorded.of, model))
     model.set_inputs(found[:UNIT_SYSTEMS])
     return found

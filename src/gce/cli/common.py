@@ -229,9 +229,9 @@ def write_run(folder: Path, env: Any, run: Any, answer: dict[str, Any], details:
         last = len(run.actions) - 1
         frames = [env.draw(o, run.actions[min(t, last)], run.goal) for t, o in enumerate(run.observations)]
         write_animation([*frames, *[frames[-1]] * 15], place / "control.gif", min(30.0, 1 / env.dt))
-        control_chart(run, env.observation_std, place / "control.png")
+        control_chart(run, env, place / "control.svg")
         write_details(details, place)
-    _say(folder, "episode.h5, control.json, control.gif, control.png")
+    _say(folder, "episode.h5, control.json, control.gif, control.svg")
 
 
 def write_plan(folder: Path, plan: Any, labels: Labels, answer: dict[str, Any], details: Any) -> None:
@@ -244,6 +244,21 @@ def write_plan(folder: Path, plan: Any, labels: Labels, answer: dict[str, Any], 
         (place / FIGURES).write_text(json.dumps(_timed_apart(answer, place), indent=2) + "\n")
         write_details(details, place)
     _say(folder, "plan.csv, predicted.csv, control.json")
+
+
+def write_ran(folder: Path, ran: Any, labels: Labels, bounds: Any, answer: dict[str, Any]) -> None:
+    """What happened on a system of one's own, as a data set to learn from, and figures."""
+    from gce.trajectory import Limits, Writer
+
+    names = {f"{word}_names": list(getattr(labels, f"{word}s" if word != "exogenous" else word)) for word in WORDS}
+    with written_together(folder, OTHER) as place:
+        answer = _timed_apart(answer, place)
+        with Writer(place / "episodes.h5", names) as writer:
+            group = writer.add_group(ran.graph, {"nodes": list(labels.nodes)}, Limits(*bounds))
+            for episode in ran.episodes:
+                writer.add_episode(group, episode.observations, episode.actions, episode.exogenous)
+        (place / FIGURES).write_text(json.dumps(answer, indent=2) + "\n")
+    _say(folder, "episodes.h5, control.json")
 
 
 def _timed_apart(answer: dict[str, Any], place: Path) -> dict[str, Any]:

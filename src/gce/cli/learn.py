@@ -33,7 +33,7 @@ from gce.errors import InputError
 from gce.names import Method, registered
 from gce.progress import TOLD, progress
 
-PUBLISHED = ("actions", "estimator", "hom", "updates", "shared_map")
+PUBLISHED = ("actions", "estimator", "hom", "updates", "maps")
 """Choices that the paper leaves."""
 
 
@@ -71,8 +71,8 @@ class Train(Reads):
     """Published, form hom: operators by relation (the default), or averaged over receivers (appendix)."""
     updates: Annotated[Literal["both", "reconstruction"] | None, optional("{both,reconstruction}")] = None
     """Published: gradients of both losses (text, the default), or of the reconstruction alone (pseudo code)."""
-    shared_map: bool = False
-    """Published: one map of features for history and future; two by default."""
+    maps: Annotated[Literal["two", "one"] | None, optional("{two,one}")] = None
+    """Published: two maps of features, of history and of future (text), or one (pseudo code, and the tuned preset)."""
     decoder: Literal["selection", "message_passing"] = "selection"
     """How observations come back from features: they are among them, or a decoder finds them, as in the paper."""
     iterations: Whole = None
@@ -111,6 +111,9 @@ class Train(Reads):
     """Share of the systems kept for validation or, of one or two systems, of their episodes."""
     threads: int = 1
     """Threads of PyTorch."""
+    ranks: int = 1
+    """Processes side by side on this machine, each with a share of the systems of an iteration; torchrun starts them
+    on several."""
     device: str = "cpu"
     """cpu, or cuda where there is one."""
 
@@ -119,6 +122,7 @@ class Train(Reads):
 
         from gce import __version__
         from gce.baselines.references import validation_beside, warning_of
+        from gce.cluster import ranks as side_by_side
         from gce.model.files import save_model
         from gce.training.learning import split_for_training, train
         from gce.training.preparation import by_time, settings_of, usual_method
@@ -136,7 +140,7 @@ class Train(Reads):
         registered(FORMS, self.form, "form")
         registered(POTENTIALS, self.potential, "potential")
         names = ("systems", "fit_episodes", "fit_steps", "rollouts")
-        check_numbers(self, "iterations", "features", "threads", "horizon", *names)
+        check_numbers(self, "iterations", "features", "threads", "horizon", "ranks", *names)
         given = {name: getattr(self, name) for name in ("schedule", "patience", "learning_rate", *names)}
         learned: dict[str, Any] = {"form": self.form, "potential": self.potential, "features": self.features}
         if self.bandwidth is not None:
@@ -165,6 +169,9 @@ class Train(Reads):
             "version": __version__,
         }
         torch.set_num_threads(self.threads)
+        if self.ranks > 1 and not side_by_side.started():
+            side_by_side.launch(self.ranks, sys.argv[1:])
+            return
         with Dataset.open(self.data) as data, progress(f"training {self.world}", *scale) as done:
             if (data.world or "own") != self.world:
                 raise InputError(
@@ -209,6 +216,8 @@ class Train(Reads):
                 model=model,
                 training={name: value for name, value in given.items() if value is not None},
             )
+            if not side_by_side.ranks().first:
+                return
             beside = validation_beside(trained.model, split_for_training(data, self.validation, self.seed)[0])
         about |= {
             "validation_nrmse": trained.validation_nrmse,
@@ -235,8 +244,9 @@ class Train(Reads):
         ):
             if getattr(self, name) != off:
                 raise left_text(f"--{name}", left)
-        chosen = {name: getattr(self, name) for name in ("actions", "estimator", "hom", "shared_map")}
-        return {name: value for name, value in chosen.items() if value}
+        chosen = {name: getattr(self, name) for name in ("actions", "estimator", "hom")}
+        chosen["shared_map"] = None if self.maps is None else self.maps == "one"
+        return {name: value for name, value in chosen.items() if value is not None}
 
     def _general(self) -> dict[str, Any]:
         """Settings of other methods are refused; there are none of its own."""

@@ -141,6 +141,8 @@ class GraphEnv(gym.Env[GraphInstance, Array]):
     """Whether an action shows in the observations one step late."""
     fresh_start: ClassVar[bool] = False
     """Whether the first step of an episode is free of all forces but the action."""
+    words: ClassVar[tuple[str, str, str, str]] = ("object", "objects", "positions", "m")
+    """What pages call an object, several of them, and their positions; the unit of these."""
     cases: ClassVar[tuple[str, ...]] = ()
     """Names of real systems, where the world has any (`of_case`)."""
     settings: Mapping[str, Any] = MappingProxyType({})
@@ -243,6 +245,11 @@ class GraphEnv(gym.Env[GraphInstance, Array]):
         return -high, high
 
     @property
+    def node_names(self) -> list[str]:
+        """What the nodes of the current system are called."""
+        return [str(k) for k in range(self.graph.num_nodes)]
+
+    @property
     def positions(self) -> Bool[Array, " coordinates"]:
         """Which coordinates of an observation are positions."""
         return np.isin(self.observation_names, self.position_names)
@@ -312,14 +319,18 @@ class GraphEnv(gym.Env[GraphInstance, Array]):
         """The current observation, with noise where it was asked for."""
         return self._noisy(self._observation())
 
-    def run(self, policy: Policy, steps: int) -> tuple[Array, Array]:
-        """Act for so many steps: observations [steps+1, nodes, coordinates] and actions [steps, nodes, action]."""
+    def run(self, policy: Policy, steps: int, noisy: bool = True) -> tuple[Array, Array]:
+        """Act for so many steps: observations [steps+1, nodes, coordinates] and actions [steps, nodes, action].
+
+        noisy: whether observations have the noise that was asked for; otherwise they are true.
+        """
         observations, actions = [self._observation()], []
         for t in range(steps):
             actions.append(policy(t))
             self._advance(actions[-1])
             observations.append(self._observation())
-        return self._noisy(np.stack(observations)), np.stack(actions)
+        seen = np.stack(observations)
+        return self._noisy(seen) if noisy else seen, np.stack(actions)
 
     def render(self) -> Any:
         return self.draw(self._observation(), self._action, self.goal) if self.render_mode == "rgb_array" else None

@@ -49,6 +49,7 @@ RECIPE: dict[str, Any] = {
     "unseen": (10, 14),
     "pictures": Pictures(8),
     "training": {"iterations": 600, "horizon": 32, "fit_steps": 20, "free_running": False},
+    "baselines": {"graph_ode": {"schedule": {"parts": ()}}},  # adapting to a system takes minutes
     "counts": {"slow": "slow_boxes"},
 }
 """What the recipes of Soft and Swim share."""
@@ -117,6 +118,7 @@ class BoxEnv(BodyEnv):
     """A robot of boxes, each an object; actuated boxes pull or push along their diagonals."""
 
     Parameters = BoxParameters
+    words = ("box", "boxes", "positions", "m")
     observation_names = tuple(f"{axis}{corner}" for corner in range(4) for axis in "xy") + tuple(
         f"v{axis}{corner}" for corner in range(4) for axis in "xy"
     )

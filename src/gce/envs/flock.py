@@ -20,9 +20,9 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from gce.envs.base import GraphEnv, Pictures, Policy, Protocol, Recipe, check_choice
-from gce.envs.parts import Canvas, blend
+from gce.envs.parts import Canvas, blend, check_network
 from gce.errors import InputError
-from gce.graphs.graph import Graph, erdos_renyi, is_connected
+from gce.graphs.graph import Graph, erdos_renyi
 
 Array = np.ndarray
 
@@ -83,15 +83,8 @@ class FlockParameters:
             )
         if not np.isfinite(self.start).all():
             raise InputError("flock: a position of start is not a finite number; give x and y of each agent")
-        pairs = np.array(self.links, np.int64).reshape(-1, 2)
-        for i, j in pairs[((pairs < 0) | (pairs >= self.num_agents)).any(axis=1)]:
-            raise InputError(
-                f"flock: a link joins agents {i} and {j} but there are {self.num_agents} agents, numbered from 0"
-            )
-        if len(np.unique(np.sort(pairs, axis=1), axis=0)) != len(pairs) or (pairs[:, 0] == pairs[:, 1]).any():
-            raise InputError("flock: a link joins an agent to itself or comes twice; give each pair of agents one link")
-        if not is_connected(self.num_agents, pairs):
-            raise InputError("flock: the links do not join all agents; simulate each part as a flock of its own")
+        pairs, apart = np.array(self.links, np.int64).reshape(-1, 2), "simulate each part as a flock of its own"
+        check_network("flock", pairs, self.num_agents, "link", "agent", f"join all agents; {apart}")
 
 
 class Flock(GraphEnv):
@@ -116,6 +109,7 @@ class Flock(GraphEnv):
     world = "flock"
     dt = 1.0  # a step is the unit of time
     Parameters = FlockParameters
+    words = ("agent", "agents", "positions", "m")
     observation_names = ("x", "y")
     position_names = ("x", "y")
     action_names = ("ux", "uy")
@@ -134,8 +128,22 @@ class Flock(GraphEnv):
         offered=(4, 40),
         pictures=Pictures(),
         published={
-            "model": {"rounds": 1, "node_width": 32, "edge_width": 16, "scale": 1.5, "heard": 0.0},
-            "training": {"iterations": 2000, "fit_episodes": 4},
+            "model": {
+                "rounds": 1,
+                "node_width": 32,
+                "edge_width": 16,
+                "scale": 1.5,
+                "heard": 0.0,
+                "shared_map": False,
+            },
+            "training": {
+                "iterations": 2000,
+                "fit_episodes": 4,
+                "horizons": (4, 16, 16, 16, 40, 40, 40),
+                "forward": 0.3,
+                "fresh_share": 0.2,
+                "fit_fresh_share": 0.2,
+            },
         },
     )
     metadata: ClassVar[dict[str, Any]] = {"render_modes": ["rgb_array"], "render_fps": 10}  # type: ignore[misc]

@@ -34,7 +34,7 @@ def export(
         import minari
         from minari.data_collector import EpisodeBuffer
     except ImportError:
-        raise InputError("writing Minari data sets needs the extra 'minari': pip install 'gce[minari]'") from None
+        raise InputError("writing Minari data sets needs the extra `minari`: pip install 'minari[hdf5]'") from None
     from gymnasium.spaces import Box, Dict, MultiBinary
 
     graphs = [dataset.group(int(g)).graph for g in np.unique(dataset.groups)]
@@ -83,8 +83,7 @@ def export(
 def padded(episode: Episode, size: int) -> dict[str, Array]:
     """The observations of an episode as `PaddedEnv` gives them, [T+1, ...] each."""
     count, steps = episode.num_nodes, episode.length + 1
-    relations = np.full((size, size), -1, np.int16)
-    relations[:count, :count] = episode.graph.relations()
+    relations = episode.graph.relations(size).astype(np.int16)
     mask = (np.arange(size) < count).astype(np.int8)
     return {
         "nodes": _pad(episode.observations, size),

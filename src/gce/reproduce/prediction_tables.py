@@ -15,12 +15,23 @@ from gce.envs.recording import import_recordings
 from gce.reproduce import paper
 from gce.reproduce.experiment import Cell, Context, Experiment, Preset
 from gce.reproduce.methods import AS_PUBLISHED, IN_FEATURES, title
-from gce.reproduce.statistics import Record, curves, markdown, paired, select, short, summarise, values_of
+from gce.reproduce.statistics import (
+    Point,
+    Record,
+    curves,
+    markdown,
+    paired,
+    point_of,
+    select,
+    short,
+    summarise,
+    values_of,
+)
 from gce.reproduce.tasks import (
     SEEN,
     TEST,
     Setting,
-    Table,
+    WorldTable,
     control_cell,
     draw,
     loaded,
@@ -35,7 +46,7 @@ from gce.trajectory import Dataset
 STEPS = (1, 10, 50, 100)
 
 
-class PredictionTable(Table):
+class PredictionTable(WorldTable):
     """Made of predicted episodes."""
 
     planned = False
@@ -56,9 +67,9 @@ class PredictionTable(Table):
         episodes = setting.episodes
         if s["noise"]:
             episodes = [replace(episode, observations=seen(episode.observations)) for episode in episodes]
-        subject = loaded(context, world, s["method"]).adapt(episodes)
+        adapted = loaded(context, world, s["method"]).adapt(episodes)
         start = seen(setting.target.observations[0])
-        return error_figures(prediction_errors(subject, setting.target, unit, start))
+        return error_figures(prediction_errors(adapted, setting.target, unit, start))
 
 
 def error_figures(errors: np.ndarray) -> dict[str, Any]:
@@ -69,15 +80,17 @@ def error_figures(errors: np.ndarray) -> dict[str, Any]:
     return {**named, "mean": float(errors.mean()), "nrmse": [float(f"{e:.4g}") for e in errors]}
 
 
-def _by_step(records: Sequence[Record]) -> list[tuple[float, float, float]]:
+def _by_step(records: Sequence[Record]) -> list[Point]:
     paths = np.array([r["figures"]["nrmse"] for r in records if "figures" in r])
     if len(paths) == 0:
         return []
     spread = paths.std(0, ddof=1) if len(paths) > 1 else np.zeros(paths.shape[1])
-    return [(k + 1.0, float(m), float(s)) for k, (m, s) in enumerate(zip(paths.mean(0), spread, strict=True))]
+    return [
+        (k + 1.0, float(m), float(s), len(paths)) for k, (m, s) in enumerate(zip(paths.mean(0), spread, strict=True))
+    ]
 
 
-class Prediction(PredictionTable):
+class PredictedSteps(PredictionTable):
     name: ClassVar[str] = "prediction"
     about: ClassVar[str] = "NRMSE of 100 predicted steps with and without 10% noise, Rope and Soft, ours and CKO"
 
@@ -105,7 +118,7 @@ class Prediction(PredictionTable):
                     )
                 series = {title(name): _by_step(select(mine, method=name)) for name in values_of(mine, "method")}
                 word = "noisy" if noise else "clean"
-                curves(series, folder / f"prediction_{world}_{word}.png", "step", f"NRMSE, {world}, {word}")
+                curves(series, folder / f"prediction_{world}_{word}.svg", "step", f"NRMSE, {world}, {word}")
         header = ["world", "noise", "method", *(f"step {k}" for k in STEPS), "mean of 100", "mean - CKO's"]
         return "NRMSE from an episode's first observation.\n\n" + markdown(header, rows)
 
@@ -131,14 +144,14 @@ class SampleEfficiency(PredictionTable):
                 mine = select(records, world=world, method=name)
                 found = {k: summarise(select(mine, episodes=k), "mean") for k in numbers}
                 rows.append([world, title(name), *found.values()])
-                series[title(name)] = [(k, s.mean, s.std) for k, s in found.items() if s.n > 1]
-            path = folder / f"sample_efficiency_{world}.png"
+                series[title(name)] = [point_of(k, s) for k, s in found.items() if s.n > 1]
+            path = folder / f"sample_efficiency_{world}.svg"
             curves(series, path, "episodes adapted to", f"mean NRMSE of 100 steps, {world}", log=True)
         header = ["world", "method", *(f"{k} episodes" for k in numbers)]
         return "Mean NRMSE of 100 steps.\n\n" + markdown(header, rows)
 
 
-class Recorded(Experiment):
+class RecordedByOthers(Experiment):
     """All methods on systems recorded by others: the goals published with Li et al. (2020), where the folder is there.
 
     A file WORLD_GROUP.npz holds nine episodes of one system: the first is predicted and its observation at the horizon
@@ -178,9 +191,11 @@ class Recorded(Experiment):
                 target, *rest = list(data)
         env.reset(seed=0, options={"parameters": target.parameters})
         goal = target.observations[env.recipe.protocol.horizon].astype(float)
-        subject = loaded(context, world, name).adapt(rest)
-        found = run_control(Setting(env, 0, goal, target, rest), subject, protocol_for(world, cell.settings))[1]
-        errors = prediction_errors(subject, target, env.observation_std)
+        method = loaded(context, world, name)
+        adapted = method.adapt(rest)
+        setting, protocol = Setting(env, 0, goal, target, rest), protocol_for(world, cell.settings)
+        found = run_control(setting, method, adapted, protocol)[1]
+        errors = prediction_errors(adapted, target, env.observation_std)
         try:
             predicted = {f"nrmse_{k}": v for k, v in error_figures(errors).items() if k != "nrmse"}
         except FloatingPointError:

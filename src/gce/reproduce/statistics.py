@@ -10,22 +10,24 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from matplotlib.figure import Figure
 from scipy import stats
 
 from gce.files import guarded
+from gce.views.style import BAND, lines, panels, save
 
 Record = dict[str, Any]
 """Of one cell: settings, seed, key, figures or failure, cpu_seconds."""
-Series = Mapping[str, Sequence[tuple[float, float, float]]]
-"""By name: (x, mean, std)."""
+Point = tuple[float, float, float, int]
+"""(x, mean, std, n)."""
+Series = Mapping[str, Sequence[Point]]
+"""By name."""
 
 UNSTABLE = 5.0
 """Times the error of doing nothing, beyond which control counts as unstable (the paper's NaN)."""
 
 
 @dataclass(frozen=True)
-class Summary:
+class RunSummary:
     """Of the runs of one cell: by seed the figures that count, and how many failed or were unstable."""
 
     values: dict[int, float]
@@ -65,7 +67,7 @@ def short(value: float) -> str:
     return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
-def summarise(records: Sequence[Record], name: str) -> Summary:
+def summarise(records: Sequence[Record], name: str) -> RunSummary:
     """A figure over the runs of a cell."""
     values, failed, unstable = {}, 0, 0
     for record in records:
@@ -76,7 +78,7 @@ def summarise(records: Sequence[Record], name: str) -> Summary:
             unstable += 1
         else:
             values[record["seed"]] = float(figures[name])
-    return Summary(values, failed, unstable)
+    return RunSummary(values, failed, unstable)
 
 
 def is_unstable(figures: dict[str, Any]) -> bool:
@@ -103,7 +105,7 @@ class Paired:
         return "–" if self.n == 0 else f"{self.difference:+.3g}, p {self.p:.2g}, n {self.n}"
 
 
-def paired(first: Summary, second: Summary) -> Paired:
+def paired(first: RunSummary, second: RunSummary) -> Paired:
     both = sorted(first.values.keys() & second.values.keys())
     if not both:
         return Paired(0, float("nan"), float("nan"), float("nan"))
@@ -154,31 +156,24 @@ def grid_table(
     return markdown(["", *(column_title(c) for c in columns)], rows)
 
 
-def series(records: Sequence[Record], setting: str, figure: str) -> list[tuple[float, float, float]]:
-    """(setting, mean, std) of each value, in order."""
-    found = []
-    for value in sorted(values_of(records, setting)):
-        summary = summarise(select(records, **{setting: value}), figure)
-        if summary.n > summary.failed + summary.unstable:
-            found.append((float(value), summary.mean, 0.0 if np.isnan(summary.std) else summary.std))
-    return found
+def series(records: Sequence[Record], setting: str, figure: str) -> list[Point]:
+    """(setting, mean, std, n) of each value, in order."""
+    summaries = {value: summarise(select(records, **{setting: value}), figure) for value in values_of(records, setting)}
+    most = {value: s for value, s in summaries.items() if s.n > s.failed + s.unstable}
+    return [point_of(float(value), most[value]) for value in sorted(most)]
+
+
+def point_of(x: float, summary: RunSummary) -> Point:
+    return x, summary.mean, 0.0 if np.isnan(summary.std) else summary.std, summary.n
 
 
 def curves(series: Series, path: Path, x_label: str, y_label: str, log: bool = False) -> None:
     """Lines with a band of one standard deviation; nothing is drawn where there is no point."""
     if not any(series.values()):
         return
-    figure = Figure(figsize=(5.6, 3.8), layout="constrained")
-    axis = figure.subplots()
-    for name, points in series.items():
-        if not points:
-            continue
-        x, mean, std = np.array(points).T
-        (line,) = axis.plot(x, mean, "o-" if len(x) < 20 else "-", label=name)
-        axis.fill_between(x, mean - std, mean + std, color=line.get_color(), alpha=0.12, linewidth=0)
-    if log:
-        axis.set_xscale("log")
+    figure, axis = panels(6.4, 4.2)
+    lines(axis, series, log)
     axis.set(xlabel=x_label, ylabel=y_label, ylim=(0, None))
-    axis.grid(alpha=0.3)
-    figure.legend(loc="outside upper center", ncols=3, fontsize=8, frameon=False)
-    figure.savefig(path, dpi=120, metadata={"Software": None})
+    axis.set_title(BAND, fontsize=8)
+    figure.legend(loc="outside upper center", ncols=2, fontsize=8, frameon=False)
+    save(figure, path)

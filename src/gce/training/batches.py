@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -16,12 +16,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from gce.cluster.ranks import ALONE, WHOLE, Ranks, Share
 from gce.graphs.graph import Graph
 from gce.graphs.topology import Topology
-from gce.model.model import Model, nodes_first
-from gce.model.step import Stepper, path_of, rollout
+from gce.model.model import Model, Units, nodes_first
+from gce.model.step import Stepper, features_along, rollout
 from gce.operators import Operator
-from gce.system.evidence import model_inputs
 from gce.training.loop import LoopConfig
 from gce.trajectory import Episode
 
@@ -36,7 +36,8 @@ class TrainingConfig(LoopConfig):
         small beside noise that grows with time, single steps teach more.
     forward, relative: the weight of the forward loss in features, for models that roll out there, and whether it is
         in units of the features' spread; without it, features that shrink would lower it (paper, 'Loss functions').
-    fresh_share: of chunks and windows that open an episode. noise: largest observation noise added to some batches.
+    fresh_share: of chunks and windows that open an episode; fit_fresh_share: of chunks, where another.
+    noise: largest observation noise added to some batches.
     plain: share of the systems that are predicted without a shift of their own, in the general method.
     """
 
@@ -50,6 +51,7 @@ class TrainingConfig(LoopConfig):
     forward: float = 0.0
     relative: bool = True
     fresh_share: float = 0.2
+    fit_fresh_share: float | None = None
     noise: float = 0.1
     noise_share: float = 0.3
     plain: float = 0.25
@@ -66,6 +68,10 @@ class Recorded:
         steps = min(len(inputs) for _, inputs in pairs)
         self.states = torch.stack([states[: steps + 1] for states, _ in pairs])
         self.inputs = torch.stack([inputs[:steps] for _, inputs in pairs])
+
+    @classmethod
+    def of(cls, units: Units, episodes: Sequence[Episode]) -> Recorded:
+        return cls(episodes[0].graph, [units.recorded(episode) for episode in episodes])
 
     def __len__(self) -> int:
         return len(self.inputs)
@@ -94,11 +100,7 @@ class SystemData(Recorded):
     """As our models see a system; those on equal graphs are of one kind."""
 
     def __init__(self, model: Model, episodes: Sequence[Episode]) -> None:
-        graph, pairs = episodes[0].graph, []
-        for episode in episodes:
-            inputs = model_inputs(model, episode.actions, episode.exogenous, episode.graph)
-            seen = model.normalise(torch.as_tensor(episode.observations, dtype=torch.float32))
-            pairs.append((model.states(seen, inputs[..., : model.config.num_actions]), inputs))
+        graph, pairs = episodes[0].graph, [model.recorded(episode) for episode in episodes]
         # Forms without shared operators have one for each node, and no batch of systems.
         alike = model.features.batched and model.form.shared
         super().__init__(graph, pairs, fingerprint([graph]) if alike else None)
@@ -108,8 +110,7 @@ def fingerprint(parts: Iterable[Graph | np.ndarray | None]) -> str:
     """A digest of graphs and arrays, in order."""
     found = hashlib.sha256()
     for part in parts:
-        arrays = [getattr(part, field.name) for field in fields(part)] if isinstance(part, Graph) else [part]
-        for array in arrays:
+        for array in part.arrays().values() if isinstance(part, Graph) else [part]:
             if array is not None:
                 found.update(f"{array.dtype} {array.shape} ".encode())
                 found.update(np.ascontiguousarray(array).data)
@@ -127,7 +128,7 @@ def digest(systems: Sequence[Recorded], validation: Sequence[Sequence[Episode]])
 class Batch:
     """Some systems joined: chunks to fit on and windows to predict, [systems, stretches, steps, nodes, ...].
 
-    Systems on equal graphs share the topology; others are one system, on the union of their graphs.
+    Systems on equal graphs share the topology; others are one system, on the union of their graphs. share: of a rank.
     """
 
     topology: Topology
@@ -137,10 +138,17 @@ class Batch:
     states: Tensor
     inputs: Tensor
     fresh: Tensor
+    share: Share = field(default=WHOLE, kw_only=True)
 
 
-def draw_batch(systems: Sequence[Recorded], config: TrainingConfig, horizon: int, rng: np.random.Generator) -> Batch:
-    """Chunks and windows at random; episodes that are fitted on are not predicted."""
+def draw_batch(
+    systems: Sequence[Recorded],
+    config: TrainingConfig,
+    horizon: int,
+    rng: np.random.Generator,
+    ranks: Ranks = ALONE,
+) -> Batch:
+    """Chunks and windows at random; episodes that are fitted on are not predicted. All is drawn, and a share kept."""
     chosen = [systems[k] for k in rng.integers(0, len(systems), config.systems)]
     alike = [system for system in systems if system.kind is not None and system.kind == chosen[0].kind]
     shared = len(alike) >= config.systems
@@ -148,22 +156,29 @@ def draw_batch(systems: Sequence[Recorded], config: TrainingConfig, horizon: int
         chosen = [alike[k] for k in rng.permutation(len(alike))[: config.systems]]
     longest = min(system.steps for system in chosen)
     fit_steps, horizon = min(config.fit_steps, longest), min(horizon, longest)
+    fit_fresh = config.fresh_share if config.fit_fresh_share is None else config.fit_fresh_share
     pieces = []
     for system in chosen:
         order = rng.permutation(len(system))
         count = min(config.fit_episodes, len(system) - 1)
-        fitted = system.cut(order[:count], config.fit_episodes, fit_steps, config.fresh_share, rng)
+        fitted = system.cut(order[:count], config.fit_episodes, fit_steps, fit_fresh, rng)
         pieces.append((*fitted, *system.cut(order[count:], config.rollouts, horizon, config.fresh_share, rng)))
-    columns = list(zip(*pieces, strict=True))
+    mine = ranks.share(len(chosen))
+    columns = list(zip(*pieces[mine], strict=True))
+    part = (mine.stop - mine.start) / len(chosen)
     if shared:
-        return Batch(chosen[0].topology, *(torch.stack(parts) for parts in columns))
-    union = Topology.of([system.graph for system in chosen])
-    return Batch(union, *(torch.cat(parts, dim=2)[None] for parts in columns))
+        share = Share(ranks, part, 0, mine.start, len(chosen))
+        return Batch(chosen[0].topology, *(torch.stack(parts) for parts in columns), share=share)
+    nodes = [system.graph.num_nodes for system in chosen]
+    share = Share(ranks, part, -2, sum(nodes[: mine.start]), sum(nodes))
+    union = Topology.of([system.graph for system in chosen[mine]])
+    return Batch(union, *(torch.cat(parts, dim=2)[None] for parts in columns), share=share)
 
 
 def loss_of(model: Model, batch: Batch, config: TrainingConfig, generator: torch.Generator) -> Tensor:
     """The prediction error of the windows, root mean square over nodes and coordinates, mean over steps and windows.
 
+    Of a share of a batch, its part of that: parts add up.
     Without `free_running`, the share of their effects that single steps leave unexplained.
     Where a decoder finds the observation, what it loses of those fitted on is added.
     """
@@ -172,8 +187,8 @@ def loss_of(model: Model, batch: Batch, config: TrainingConfig, generator: torch
     if torch.rand((), generator=generator) < config.noise_share:
         level = config.noise * torch.rand((), generator=generator)
         # Adaptation smooths noise away for the most part, so the fit sees less of it than the first observation.
-        fit_states = fit_states + 0.3 * level * _observation_noise(fit_states, d, generator)
-        start = start + level * _observation_noise(start, d, generator)
+        fit_states = fit_states + 0.3 * level * _observation_noise(fit_states, d, generator, batch.share)
+        start = start + level * _observation_noise(start, d, generator, batch.share)
     here, there = fit_states[:, :, :-1], fit_states[:, :, 1:]
     if model.num_needed(model.config.reproject) == model.features.num_effects:  # the next features need not be known
         psi = model.features(here, topology)
@@ -185,30 +200,28 @@ def loss_of(model: Model, batch: Batch, config: TrainingConfig, generator: torch
     X = model.regressors(psi, batch.fit_inputs, topology, batch.fit_fresh)
     operators = model.fit_all(X, Y, here, topology)
     if not config.free_running:
-        return _unexplained(model, operators, batch)
+        return batch.share.part * _unexplained(model, operators, batch)
     step, first = Stepper(model, operators, topology), model.features(start, topology)
     if config.forward:
-        return _in_features(model, step, first, batch, config)
+        return batch.share.part * _in_features(model, step, first, batch, config)
     predicted = rollout(step, first, batch.inputs, batch.fresh)
     forward = miss(predicted[..., :d], batch.states[:, :, 1:, :, :d], topology)
     if model.features.selects or model.features.planned_in_features:
-        return forward
+        return batch.share.part * forward
     lost = (model.decoded(psi, topology) - batch.fit_states[:, :, :-1, :, :d]).square()
-    return forward + _root_mean_square(lost, topology)
+    return batch.share.part * (forward + _root_mean_square(lost, topology))
 
 
 def _in_features(model: Model, step: Stepper, first: Tensor, batch: Batch, config: TrainingConfig) -> Tensor:
     """The paper's losses: of predicted features, and of observations decoded from predicted features."""
-    topology, c, d = batch.topology, model.config.num_state, model.config.num_observations
-    predicted, psi = path_of(step, first, batch.inputs, batch.fresh)
-    later = batch.states[:, :, 1:]
-    phi = model.features.phi(later, topology)
-    phi = model.features.future_phi(later, phi, topology)
-    gap = psi[..., c:] - phi
+    topology, d = batch.topology, model.config.num_observations
+    psi, later = features_along(step, first, batch.inputs), batch.states[:, :, 1:]
+    predicted, phi = model.decoded(psi, topology), model.features.future_phi(later, topology)
+    gap = psi[..., model.config.num_state :] - phi
     if config.relative:
-        gap = gap / phi.detach().flatten(0, -2).std(0).clamp_min(1e-3)
+        gap = gap / batch.share.spread(phi.detach().flatten(0, -2)).clamp_min(1e-3)
     forward = _root_mean_square(gap.square().clamp(max=1e4), topology)
-    return miss(predicted[..., :d], later[..., :d], topology) + config.forward * forward
+    return miss(predicted, later[..., :d], topology) + config.forward * forward
 
 
 def _unexplained(model: Model, operators: Sequence[Operator], batch: Batch) -> Tensor:
@@ -224,7 +237,13 @@ def _unexplained(model: Model, operators: Sequence[Operator], batch: Batch) -> T
         true.split(topology.splits),
         strict=True,
     )
-    return torch.stack([miss.square().sum() / effect.square().sum() for miss, effect in parts]).mean()
+    share = batch.share
+    together = share.ranks.count > 1 and share.dim == 0  # of systems on equal graphs, all effects are the unit
+
+    def unit(effect: Tensor) -> Tensor:
+        return share.part * share.ranks.total(effect.square().sum()) if together else effect.square().sum()
+
+    return torch.stack([miss.square().sum() / unit(effect) for miss, effect in parts]).mean()
 
 
 def miss(
@@ -240,7 +259,7 @@ def _root_mean_square(squares: Float[Tensor, "*batch nodes d"], topology: Topolo
     return (by_system + 1e-6).sqrt().mean()
 
 
-def _observation_noise(states: Tensor, coordinates: int, generator: torch.Generator) -> Tensor:
+def _observation_noise(states: Tensor, coordinates: int, generator: torch.Generator, share: Share) -> Tensor:
     noise = torch.zeros_like(states)
-    noise[..., :coordinates] = torch.randn(noise[..., :coordinates].shape, generator=generator)
+    noise[..., :coordinates] = share.normal(noise[..., :coordinates].shape, generator)
     return noise

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gce.cluster.ranks import ranks
 from gce.errors import InputError, of_kind, undoubted
 from gce.graphs.topology import Topology
 from gce.metrics import nrmse
@@ -48,12 +49,15 @@ TURNS = 4
 class Trained:
     """A model, its error on what was kept for validation (mean NRMSE of whole episodes), and the seconds it took.
 
-    weights: what its Gibbs weights do there (`gce.system.weights`), where it has any.
+    iterations, cpu_seconds: how long it was trained, over all its stretches. weights: what its Gibbs weights do on what
+    was kept (`gce.system.weights`), where it has any.
     """
 
     model: Model
     validation_nrmse: float
     seconds: float
+    iterations: int = 0
+    cpu_seconds: float = 0.0
     weights: dict[str, float] | None = None
 
 
@@ -95,7 +99,8 @@ def train(
     method = usual_method(data.world) if method is None else method
     model, usual = settings_of(method, preset, data.world, model or {})
     usual_iterations, usual_horizon = usual.pop("iterations"), usual.pop("horizon")
-    growth = usual.pop("growth", GROWTH)
+    growth = (*usual.pop("growth", GROWTH), usual_horizon)
+    growth = usual.pop("horizons", growth)[:-1]
     usual = by_time(usual, iterations, minutes)
     iterations = usual_iterations if iterations is None else iterations
     horizon = usual_horizon if horizon is None else horizon
@@ -133,10 +138,10 @@ def train(
     if prior is not None:
         remember(prepared, prior, list(_by_system(rest)))
         error = validation_error(prepared, kept)
-    if best is None and prior is not None:
+    if best is None and prior is not None and run.ranks.first:
         keep(prepared, error)
     trained = prepared.eval()
-    return Trained(trained, error, run.seconds, _weights(trained, kept))
+    return Trained(trained, error, run.seconds, run.iteration, run.spent, _weights(trained, kept))
 
 
 TrainingOf = Callable[[Model, Sequence[Recorded], Systems, TrainingConfig, Path], Training]
@@ -148,7 +153,7 @@ def training_of(
     """The training of a model on some systems; it is judged by others, or by other episodes."""
 
     def loss(horizon: int, rng: np.random.Generator, generator: torch.Generator) -> Tensor:
-        return loss_of(model, draw_batch(systems, config, horizon, rng), config, generator)
+        return loss_of(model, draw_batch(systems, config, horizon, rng, ranks()), config, generator)
 
     about, data = model.config.described(), digest(systems, validation)
     return Training(model, loss, lambda: validation_error(model, validation), config, folder, about, data)
