@@ -1,5 +1,3 @@
-from dataclasses import replace
-
 import networkx
 import numpy as np
 import pytest
@@ -131,10 +129,3 @@ def test_missing_self_edge_is_told():
             node_attributes=np.zeros((2, 0)),
             edge_attributes=np.zeros((1, 0)),
         )
-
-
-def test_arrays_of_other_dimensions_or_values_are_refused():
-    g = Graph.from_edges(2, [(0, 1)])
-    for name, value in (("edge_type", g.edge_type[:, None]), ("node_type", g.node_type * 1.5)):
-        with pytest.raises(InputError, match=f"{name} has shape .* expected whole numbers of 1 dimensions"):
-            replace(g, **{name: value})
