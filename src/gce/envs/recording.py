@@ -327,14 +327,15 @@ def _parts_folder(out: Path, metadata: dict[str, Any]) -> Path:
     note = folder / "recording.json"
     text = json.dumps(metadata, sort_keys=True)
     if folder.exists():
-        if not note.exists() or note.read_text() != text:
+        _sweep(folder)
+        if any(folder.iterdir()) and (not note.exists() or note.read_text() != text):
             raise InputError(
                 f"{folder} holds unfinished work of another recording; finish that one or remove the folder"
             )
-        _sweep(folder)
-        return folder
+        if note.exists():
+            return folder
     try:
-        folder.mkdir()
+        folder.mkdir(exist_ok=True)
         write_text(note, text)
     except OSError as error:
         shutil.rmtree(folder, ignore_errors=True)
