@@ -57,6 +57,21 @@ def test_methods_without_training_have_a_row_and_runs_are_kept(folder, tmp_path,
     assert run(folder, tmp_path) == page
 
 
+def test_other_actions_have_tables_of_their_own(tmp_path, monkeypatch):
+    monkeypatch.setattr(Foreign, "methods", lambda self, data, context: ["dmdc"])
+    place = tmp_path / "data"
+    place.mkdir()
+    for part in ("train", "validation"):
+        idle = {f"{g}/setpoints": np.ones((6, 12, 4, 2)) for g in range(3)}
+        archive(place / f"ring_{part}.npz", **idle)
+    page = run(place, tmp_path)
+    assert page.index("## ring,") < page.index("## ring, actions: setpoints,")
+    assert recordings(place / "ring_train.npz", "setpoints")[0].actions.shape == (12, 4, 2)
+    records = json.loads((tmp_path / "results" / "foreign.json").read_text())["runs"]
+    errors = {"actions" in r["settings"]: r["figures"]["mean"] for r in records if r["settings"]["episodes"] == 2}
+    assert errors[True] > 3 * errors[False]  # setpoints that say nothing
+
+
 def test_a_figure_is_what_its_definition_says(folder, tmp_path):
     experiment, context = Foreign(), Context(tmp_path / "models", tmp_path / "results", data=folder)
     cell = next(c for c in experiment.cells(PRESETS["quick"], context) if c.settings["method"] == "persistence")
@@ -76,7 +91,7 @@ def test_a_network_is_trained_once_for_its_minutes_and_kept(folder, tmp_path, mo
     assert about["cpu_minutes_asked"] == 0.01
     foreign._baseline.cache_clear()
     monkeypatch.setattr(foreign, "train_baseline", lambda *a, **k: pytest.fail("trained again"))
-    foreign._baseline("gns", folder / "ring_train.npz", tmp_path / "results/models/foreign/ring/gns", 0.01)
+    foreign._baseline("gns", (folder / "ring_train.npz", "actions"), tmp_path / "results/models/foreign/ring/gns", 0.01)
 
 
 def test_wins_are_counted_by_system(tmp_path):
