@@ -10,6 +10,8 @@ from gce.features.general import General
 from gce.graphs.graph import edge_places
 from gce.graphs.topology import Topology
 from gce.training.preparation import config_for, prepare
+from gce.trajectory.importing.folder import read_folder
+from gce.trajectory.structure import find_structure
 
 EDGES = np.array([[0, 1, 2, 3, 1], [1, 2, 3, 0, 3]])
 
@@ -88,6 +90,24 @@ def test_pushes_between_nodes_are_learned_and_planned():
     plan = gce.Controller(system, gce.Problem(horizon=8, goal=o[8].astype(float), low=low, high=high)).plan(o[0])
     assert np.abs(plan.observations[-1] - o[8]).mean() < 0.2 * np.abs(o[0] - o[8]).mean()
     assert (plan.actions[:, low == high] == 0).all()
+
+
+def test_folders_say_which_columns_are_on_edges(tmp_path):
+    folder, data = tmp_path / "own", recorded()
+    (folder / "episodes").mkdir(parents=True)
+    edges = ["sender,receiver", *(f"{s},{r}" for s, r in EDGES.T)]
+    (folder / "edges.csv").write_text("\n".join(edges))
+    for k, episode in enumerate(data):
+        np.savez(folder / f"episodes/{k}.npz", observations=episode.observations, actions=episode.actions)
+    for said, sentence in ((3, None), (5, "edge_actions = 5, but there are 4 action columns")):
+        (folder / "system.toml").write_text(f"undirected = true\n[structure]\nedge_actions = {said}\n")
+        found = read_folder(folder)[1]
+        assert np.allclose(found[0].actions, data[0].actions)
+        if sentence is None:
+            assert config_for(found, kind="general").features.structure["edge_actions"] == 3
+        else:
+            with pytest.raises(InputError, match=sentence):
+                find_structure(found)
 
 
 def test_one_that_does_not_fit_is_refused():

@@ -157,6 +157,11 @@ def find_structure(data: Dataset) -> Structure:
     said = check_said(data.metadata.get("structure", {}))
     rows = Rows.of(data)
     read = Structure.read(said, rows.now.shape[1])
+    if read.edge_actions > rows.action.shape[1]:
+        raise InputError(
+            f"the structure says edge_actions = {read.edge_actions}, but there are {rows.action.shape[1]} action "
+            "columns; say how many of these, the last ones, act on edges"
+        )
     given = {name: getattr(read, name) for name in FORMS if name in said}
     found = _moving(rows, _columns(rows), data)
     for x, y, vx, vy in said.get("points", ()):
