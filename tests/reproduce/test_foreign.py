@@ -1,6 +1,7 @@
 """Predictions of systems of others: cells that are kept, tables with n and wins, refusals in sentences."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from gce.errors import InputError
 from gce.reproduce import foreign
 from gce.reproduce.experiment import PRESETS, Context
 from gce.reproduce.foreign import Foreign, kinds_in, recordings
+from gce.reproduce.versions import tensor_digest
 
 
 def archive(file, systems=3, episodes=6, seed=0, **changes):
@@ -90,8 +92,21 @@ def test_a_network_is_trained_once_for_its_minutes_and_kept(folder, tmp_path, mo
     about = json.loads((tmp_path / "results/models/foreign/ring/gns/baseline.json").read_text())["about"]
     assert about["cpu_minutes_asked"] == 0.01
     foreign._baseline.cache_clear()
+    again = foreign.train_baseline
     monkeypatch.setattr(foreign, "train_baseline", lambda *a, **k: pytest.fail("trained again"))
     foreign._baseline("gns", (folder / "ring_train.npz", "actions"), tmp_path / "results/models/foreign/ring/gns", 0.01)
+    keys = {r["key"] for r in json.loads((tmp_path / "results" / "foreign.json").read_text())["runs"]}
+    (place := tmp_path / "results/models/foreign/ring/gns").rename(tmp_path / "kept")
+    monkeypatch.setattr(foreign, "train_baseline", lambda *a, **k: again(*a, **{**k, "seed": 1}))
+    for cached in (foreign._baseline, tensor_digest):
+        cached.cache_clear()
+    context = Context(tmp_path / "results/models", tmp_path / "results", data=folder, train_minutes=0.01)
+    assert not keys & {cell.key for cell in Foreign().cells(PRESETS["quick"], context)}, "of another model"
+    shutil.rmtree(place)
+    (tmp_path / "kept").rename(place)
+    for cached in (foreign._baseline, tensor_digest):
+        cached.cache_clear()
+    assert keys == {cell.key for cell in Foreign().cells(PRESETS["quick"], context)}
 
 
 def test_wins_are_counted_by_system(tmp_path):

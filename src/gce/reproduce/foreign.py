@@ -37,7 +37,7 @@ from gce.names import METHODS
 from gce.reproduce.experiment import Cell, Context, Experiment, Preset, digest
 from gce.reproduce.recipes import OURS
 from gce.reproduce.statistics import Record, markdown, select, values_of
-from gce.reproduce.versions import method_version
+from gce.reproduce.versions import method_version, tensor_digest
 from gce.system.system import adapt
 from gce.training.learning import train
 from gce.trajectory import Dataset, Episode
@@ -48,6 +48,7 @@ ASKED = 4
 """Episodes of a system that are predicted, its last."""
 ALONE = ("persistence", "gns")
 """Methods that do not adapt."""
+UNTRAINED = ("persistence", "dmdc")
 TITLES = {"persistence": "persistence", "dmdc": "DMDc", "gns": "GNS, not tuned", "gns_tuned": "GNS, tuned"}
 TABLE = (*TITLES, "published", "structured", "general")
 ENDLESS = 10**6
@@ -55,6 +56,8 @@ ENDLESS = 10**6
 
 
 class Foreign(Experiment):
+    """Models that are missing are trained when cells are listed: what they became decides the runs."""
+
     name: ClassVar[str] = "foreign"
     about: ClassVar[str] = "NRMSE of whole episodes on systems of others, after 1 to 32 episodes (--data)"
 
@@ -69,8 +72,13 @@ class Foreign(Experiment):
             of_kind = {"kind": kind, **({} if acted == "actions" else {"actions": acted})}
             counts = np.unique(data.groups, return_counts=True)[1][: preset.trajectories]
             for method in self.methods(data, context):
-                trained = {} if method in ("persistence", "dmdc") else {"minutes": context.train_minutes}
-                conditions = {"method": [method, _version(method)], **trained}
+                trained, conditions = {}, {"method": [method, _version(method)]}
+                if method not in UNTRAINED:
+                    trained = {"minutes": context.train_minutes}
+                    place = _place(context, kind, acted, method)
+                    subject(method, (files[0], acted), place.parent, context.train_minutes)
+                    (tensors,) = place.glob("*.safetensors")
+                    conditions |= {**trained, "model": tensor_digest(tensors)}
                 for seed, count in enumerate(counts):
                     for k in (0,) if method in ALONE else ADAPTED:
                         if k + ASKED <= count:
@@ -92,8 +100,8 @@ class Foreign(Experiment):
         group = data.group(int(np.unique(data.groups)[cell.seed]))
         episodes = [data[int(k)] for k in group.episodes]
         unit = _unit(cell.files[0])
-        place = context.models / "foreign" / (s["kind"] if acted == "actions" else f"{s['kind']}_{acted}")
-        adapted = subject(s["method"], (cell.files[0], acted), place, context.train_minutes)
+        place = _place(context, s["kind"], acted, s["method"])
+        adapted = subject(s["method"], (cell.files[0], acted), place.parent, context.train_minutes)
         found = adapted(episodes[: s["episodes"]], episodes[-1])
         errors = []
         for episode in episodes[-ASKED:]:
@@ -158,6 +166,13 @@ def _wins(records: Sequence[Record]) -> str:
 
 Adapting = Callable[[Sequence[Episode], Episode], Any]
 """(episodes to adapt to, one of the system) to what predicts."""
+
+
+def _place(context: Context, kind: str, acted: str, method: str) -> Path:
+    """The folder of a model."""
+    return (
+        context.models / "foreign" / (kind if acted == "actions" else f"{kind}_{acted}") / method.removesuffix("_tuned")
+    )
 
 
 def _version(method: str) -> int:
