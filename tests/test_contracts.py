@@ -239,9 +239,7 @@ def test_a_world_that_is_not_registered_is_data_of_ones_own(recorded):
     assert training_for("train") == training_for(None)
     with Dataset.open(recorded) as data:
         assert config_for(data).ridge != 0.125
-    with pytest.raises(
-        InputError, match=r"no world 'train'; the worlds are rope, .*gce\.envs\.register_world adds one"
-    ):
+    with pytest.raises(InputError, match=r"no world 'train'; the worlds are rope, .*`gce.register` adds one"):
         world_named("train")
 
 

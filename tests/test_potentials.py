@@ -54,6 +54,7 @@ def test_weights_are_positive_and_add_up_to_one(name):
 @pytest.mark.parametrize("name", POTENTIALS)
 def test_weights_stay_weights_at_extreme_scales(name, scale, value):
     topology, psi = Topology.of(graph()), features(scale=scale)
+    value = 3.0 if name == "attention" else value  # a number of heads
     weights = gibbs_weights(make_potential(name, 5, value), psi, topology)
     totals = topology.sum(weights)
     assert torch.allclose(totals, torch.ones_like(totals), atol=1e-6)
@@ -78,9 +79,9 @@ def test_identity_leaves_a_node_its_own_features():
 def test_relabelling_nodes_relabels_weights(name):
     g, psi, order = graph(), features(), np.random.default_rng(3).permutation(7)
     potential = make_potential(name, 5, 2.0)
-    there = torch.zeros(7, 7, 2)
-    here = torch.zeros(7, 7, 2)
     topology, renamed = Topology.of(g), Topology.of(g.permute(order))
+    there = torch.zeros(7, 7, *gibbs_weights(potential, psi, topology).shape[1:])
+    here = torch.zeros_like(there)
     there[topology.receivers, topology.senders] = gibbs_weights(potential, psi, topology)
     here[renamed.receivers, renamed.senders] = gibbs_weights(potential, psi[order], renamed)
     assert torch.allclose(here, there[order][:, order], atol=1e-6)
@@ -102,21 +103,53 @@ def test_hyper_parameters_are_learned_only_where_asked():
 
 
 def test_what_is_no_potential_is_told():
-    with pytest.raises(InputError, match="there is no potential 'square'; the potentials are gaussian"):
+    with pytest.raises(InputError, match="there is no potential 'square'; there are gaussian"):
         make_potential("square", 5)
     with pytest.raises(InputError, match="must be positive, got 0"):
         make_potential("gaussian", 5, 0.0)
-    with pytest.raises(InputError, match="register one with gce.potentials.register_potential before loading"):
+    with pytest.raises(InputError, match=".gce.register. adds one, or the module given to --plugin"):
         make_potential("square", 5)
 
 
 @pytest.mark.parametrize("name", POTENTIALS)
 def test_the_concentration_says_whether_f_is_a_square_of_the_distance(name):
-    potential, psi = make_potential(name, 5, 0.7), features()
+    potential, psi = make_potential(name, 5, 1.0 if name == "attention" else 0.7), features()
     c = potential.concentration
-    assert (c is None) == (name in ("laplace", "vmf", "mlp", "identity"))
+    assert (c is None) == (name in ("laplace", "vmf", "mlp", "identity", "attention"))
     if c is not None:
         assert torch.allclose(potential(psi, psi.flip(0)), -c * (psi - psi.flip(0)).square().sum(-1), rtol=1e-5)
+
+
+@pytest.mark.parametrize("heads", [1, 3])
+def test_each_head_of_attention_has_weights_and_a_mean_field_of_its_own(heads):
+    topology, psi = Topology.of(graph()), features()
+    potential = make_potential("attention", 5, heads)
+    weights = gibbs_weights(potential, psi, topology)
+    field = mean_field(weights, psi, topology)
+    assert field.shape == (7, 2, 5 * heads)
+    received, sent = psi[topology.receivers], psi[topology.senders]
+    for h, weight in enumerate(weights.reshape(len(weights), 2, -1).unbind(-1)):
+        rows = slice(8 * h, 8 * h + 8)
+        query = received @ potential.query.weight[rows].T + potential.query.bias[rows]
+        scores = (query * (sent @ potential.key.weight[rows].T)).sum(-1) / 8**0.5
+        assert torch.allclose(weight, topology.softmax(scores), atol=1e-5)
+        assert torch.allclose(field[..., 5 * h : 5 * h + 5], mean_field(weight, psi, topology), atol=1e-6)
+
+
+def test_attention_tells_who_heeds_whom_which_distance_cannot():
+    """Weights of a pair need not be alike in both directions."""
+    topology = Topology.of(Graph.from_edges(2, [(0, 1)], undirected=True))
+    psi = features(2)
+    for name, alike in (("gaussian", True), ("attention", False)):
+        score = make_potential(name, 5, 1.0).on(topology)(psi)
+        there, back = (score[(topology.senders == j) & (topology.receivers == 1 - j)] for j in (0, 1))
+        assert torch.allclose(there, back) == alike
+
+
+@pytest.mark.parametrize("heads", [0, 1.5, 65, -1])
+def test_a_number_of_heads_is_whole(heads):
+    with pytest.raises(InputError, match="expected a whole number from 1 to 64"):
+        make_potential("attention", 5, heads)
 
 
 @pytest.fixture
@@ -145,7 +178,7 @@ def test_a_potential_of_ones_own_is_a_class_and_a_registration(table, tmp_path):
     save_model(system.model, tmp_path)
     assert isinstance(load_model(tmp_path).potential, Cauchy)
     del table["cauchy"]
-    with pytest.raises(InputError, match="model.json: there is no potential 'cauchy'.*register_potential"):
+    with pytest.raises(InputError, match="model.json: there is no potential 'cauchy'.*gce.register"):
         load_model(tmp_path)
 
 

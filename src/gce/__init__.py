@@ -26,6 +26,7 @@ _HOMES = {
     "System": "gce.system.system",
     "adapt": "gce.system.system",
     "train": "gce.training.learning",
+    "register": "gce.names",
     "plot": "gce.views.plot",
     "Regressor": "gce.interop.estimator",
     "load_model": "gce.model.files",

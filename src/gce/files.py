@@ -361,7 +361,7 @@ def as_bytes(values: Any) -> memoryview | bytes:
     """An array as its checksum sees it: C order, little endian (of the joined UTF-8 for text)."""
     import numpy as np
 
-    if values.dtype == object:
+    if values.dtype.kind in "OS":
         return "".join(v.decode() if isinstance(v, bytes) else str(v) for v in values).encode()
     little = values.astype(values.dtype.newbyteorder("<"), copy=False)
     return np.ascontiguousarray(little).reshape(-1).view(np.uint8).data

@@ -1,6 +1,6 @@
-"""Names: of a package, looked up when first used; of classes that users add to a table, such as potentials; and some
-of many, in a sentence. How objects say what they are, in a line or in a notebook. The methods by one word each: which
-features, forms, losses and plans belong together.
+"""Names: of a package, looked up when first used; of classes that users add to a table, such as potentials, and the
+modules that hold these (plugins); and some of many, in a sentence. How objects say what they are, in a line or in a
+notebook. The methods by one word each: which features, forms, losses and plans belong together.
 
 A model carries its method, from the kind of its features or as its file says. To add one, write it here, name it in a
 kind of features (`Features.method`) and say how it is trained (`gce.training.preparation`).
@@ -12,6 +12,8 @@ import difflib
 import html
 import importlib
 import importlib.util
+import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
@@ -46,7 +48,55 @@ def lazy(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], 
     return attribute, listed
 
 
-def register(table: dict[str, Any], cls: Any, contract: type, needs: tuple[str, ...] = ()) -> Any:
+CONTRACTS = {
+    "gce.envs.base.GraphEnv": "gce.envs:register_world",
+    "gce.potentials.Potential": "gce.potentials:register_potential",
+    "gce.operators.forms.Form": "gce.operators:register_form",
+    "gce.features.base.Features": "gce.features:register_features",
+    "gce.control.solver.Solver": "gce.control.solver:register_solver",
+}
+"""By the abstract class that a user derives from, what makes a class of its kind known, as "module:function"."""
+PLUGINS: list[str] = []
+"""The plugins loaded so far, for processes beside this one."""
+GROUP = "gce.plugins"
+"""Of the entry points by which an installed package names its plugins."""
+
+
+def register(cls: Any) -> Any:
+    """Make a world, potential, form, kind of features or solver known by its name, as a decorator or a call."""
+    bases = [f"{base.__module__}.{base.__qualname__}" for base in getattr(cls, "__mro__", ())]
+    place = next((CONTRACTS[base] for base in bases if base in CONTRACTS), None)
+    if place is None:
+        label = getattr(cls, "__name__", repr(cls))
+        raise InputError(f"{label} cannot be registered: derive it from one of {', '.join(CONTRACTS)}")
+    module, function = place.split(":")
+    return getattr(importlib.import_module(module), function)(cls)
+
+
+def load_plugins(names: Sequence[str]) -> None:
+    """Import what a person named: entry points of the group, or modules (also of the working directory), that register
+    classes. No file names one."""
+    from importlib.metadata import entry_points
+
+    for name in names:
+        module = next((point.module for point in entry_points(group=GROUP, name=name)), name)
+        path = list(sys.path)
+        sys.path.append(os.getcwd())
+        try:
+            importlib.import_module(module)
+        except InputError as error:
+            raise InputError(f"the plugin {name!r} is refused: {error}") from None
+        except (Exception, SystemExit) as error:
+            raise InputError(
+                f"the plugin {name!r} does not import ({type(error).__name__}: {error}); give the name of a module, as "
+                "in `import`, that can be imported here"
+            ) from None
+        finally:
+            sys.path[:] = path
+        PLUGINS.append(name)
+
+
+def add(table: dict[str, Any], cls: Any, contract: type, needs: tuple[str, ...] = ()) -> Any:
     """The class, now in a table under its `name`; one that breaks the contract is refused with what is missing.
 
     contract: the abstract class to derive from. needs: attributes that a class must set, beside its name.
@@ -70,12 +120,12 @@ def register(table: dict[str, Any], cls: Any, contract: type, needs: tuple[str, 
     return cls
 
 
-def registered(table: Mapping[str, type[Kind]], name: str, kind: str, how: str) -> type[Kind]:
-    """The class of that name; kind: what the table holds, in the singular; how: one is registered."""
+def registered(table: Mapping[str, type[Kind]], name: str, kind: str) -> type[Kind]:
+    """The class of that name; kind: what the table holds, in the singular."""
     if name not in table:
         raise InputError(
-            f"there is no {kind} {name!r}{meant(name, list(table))}; the {kind}s are {', '.join(table)}; register one "
-            f"with {how}"
+            f"there is no {kind} {name!r}{meant(name, list(table))}; there are {', '.join(table)}; `gce.register` adds "
+            "one, or the module given to --plugin"
         )
     return table[name]
 

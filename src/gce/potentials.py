@@ -20,9 +20,10 @@ from torch import Tensor, nn
 
 from gce.errors import InputError
 from gce.graphs.topology import Topology
-from gce.names import register, registered
+from gce.names import add, registered
 
 TINY = torch.finfo(torch.float32).tiny
+MOST_HEADS = 64
 
 
 class Potential(nn.Module, ABC):
@@ -36,6 +37,8 @@ class Potential(nn.Module, ABC):
     at_most_own: ClassVar[bool] = False
     valued: ClassVar[bool] = False
     """Whether it has a hyper-parameter."""
+    heads: int = 1
+    """How many scores an edge has, on a last axis where there are several; each makes a mean field of its own."""
 
     @classmethod
     def make(cls, num_features: int, value: float, learned: bool) -> Potential:
@@ -63,7 +66,7 @@ POTENTIALS: dict[str, type[Potential]] = {}
 
 def register_potential(cls: Any) -> Any:
     """Make a potential known by its name, as a decorator or a call; `del POTENTIALS[name]` takes it out again."""
-    return register(POTENTIALS, cls, Potential)
+    return add(POTENTIALS, cls, Potential)
 
 
 class _Distance(Potential):
@@ -186,21 +189,56 @@ class Identity(Potential):
         return lambda phi: own.to(phi).reshape(-1, *[1] * (phi.ndim - 2)).expand(-1, *phi.shape[1:-1])
 
 
+@register_potential
+class Attention(Potential):
+    """f_h = q_i^h . k_j^h / sqrt(d) of several heads h; queries q and keys k are learned maps of features.
+
+    value: how many heads there are; width: d.
+    """
+
+    name, valued = "attention", True
+
+    def __init__(self, num_features: int, heads: int = 2, width: int = 8) -> None:
+        super().__init__()
+        self.heads = heads
+        self.query = nn.Linear(num_features, heads * width)
+        self.key = nn.Linear(num_features, heads * width, bias=False)
+
+    @classmethod
+    def make(cls, num_features: int, value: float, learned: bool) -> Potential:
+        if not 1 <= value <= MOST_HEADS or value != int(value):
+            raise InputError(f"attention has {value:g} heads, expected a whole number from 1 to {MOST_HEADS}")
+        return cls(num_features, int(value))
+
+    def forward(self, receivers: Tensor, senders: Tensor) -> Tensor:
+        return self._score(self.query(receivers), self.key(senders))
+
+    def on(self, topology: Topology) -> Callable[[Tensor], Tensor]:
+        return lambda phi: self._score(topology.received(self.query(phi)), topology.sent(self.key(phi)))
+
+    def _score(self, queries: Tensor, keys: Tensor) -> Tensor:
+        products = (queries * keys).unflatten(-1, (self.heads, -1))
+        scores = products.sum(-1) / math.sqrt(products.shape[-1])
+        return scores if self.heads > 1 else scores.squeeze(-1)
+
+
 def make_potential(name: str, num_features: int, value: float = 1.0, learned: bool = True) -> Potential:
     """A potential by name; value: its hyper-parameter where it has one; learned: whether training changes that."""
-    known = registered(POTENTIALS, name, "potential", "gce.potentials.register_potential before loading")
+    known = registered(POTENTIALS, name, "potential")
     return known.make(num_features, value, learned)
 
 
 def gibbs_weights(
     potential: Potential, features: Float[Tensor, "nodes *batch d"], topology: Topology
 ) -> Float[Tensor, "edges ..."]:
-    """alpha, one number an edge; those into a node add up to one."""
+    """alpha, one number an edge (and head, the last axis); those into a node add up to one."""
     return topology.softmax(potential.on(topology)(features), potential.at_most_own)
 
 
 def mean_field(
     weights: Float[Tensor, "edges ..."], features: Float[Tensor, "nodes *batch d"], topology: Topology
-) -> Float[Tensor, "nodes *batch d"]:
-    """sum over j in E(i) of alpha_ij psi_j."""
-    return topology.weighted_sum(weights, features)
+) -> Float[Tensor, "nodes *batch fields"]:
+    """sum over j in E(i) of alpha_ij psi_j; those of several heads side by side."""
+    if weights.ndim < features.ndim:
+        return topology.weighted_sum(weights, features)
+    return torch.cat([topology.weighted_sum(head, features) for head in weights.unbind(-1)], dim=-1)

@@ -15,6 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 from gce.errors import Doubt, InputError
+from gce.names import PLUGINS, load_plugins
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -198,10 +199,10 @@ def workers(count: int) -> Iterator[Callable[..., Future[Any]]]:
     from concurrent.futures import ProcessPoolExecutor
 
     others = set(multiprocessing.active_children())
-    pool = ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), initializer=_begin_worker)
+    pool = ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), _begin_worker, (tuple(PLUGINS),))
 
     def submit(*work: Any) -> Future[Any]:
-        with _held_back():  # a process starts with the signals blocked that its parent has blocked
+        with held_back():
             return pool.submit(*work)
 
     try:
@@ -215,7 +216,8 @@ def workers(count: int) -> Iterator[Callable[..., Future[Any]]]:
 
 
 @contextmanager
-def _held_back() -> Iterator[None]:
+def held_back() -> Iterator[None]:
+    """Processes and threads that begin within get neither Ctrl-C nor SIGTERM."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
@@ -226,7 +228,7 @@ def _held_back() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _begin_worker() -> None:
+def _begin_worker(plugins: tuple[str, ...]) -> None:
     def watch() -> None:
         parent = multiprocessing.parent_process()
         if parent is not None:
@@ -235,6 +237,7 @@ def _begin_worker() -> None:
 
     threading.Thread(target=watch, daemon=True, name="ends with its parent").start()
     os.environ["OMP_NUM_THREADS"] = "1"  # of PyTorch, where it is imported
+    load_plugins(plugins)
 
 
 def run_module(kind: Callable[..., Command], resumes: bool = True) -> object:

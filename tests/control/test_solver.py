@@ -57,7 +57,7 @@ def test_controls_that_cost_and_do_nothing_are_a_status_not_an_exception():
 
 
 def test_what_is_no_solver_is_told():
-    with pytest.raises(InputError, match="no solver 'newton'; the solvers are riccati, .*register_solver"):
+    with pytest.raises(InputError, match="no solver 'newton'; there are riccati, .*gce.register"):
         chosen_solver("newton")
     with pytest.raises(InputError, match="3 is not a solver; give one of riccati, "):
         chosen_solver(3)

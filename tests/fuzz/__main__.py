@@ -1,11 +1,14 @@
-"""`python -m fuzz --trials 20000 --seed 0` in tests/: a table of what went wrong, and status 1 where anything did."""
+"""`python -m fuzz --trials 20000 --seed 0` in tests/: a table of what went wrong, and status 1 where anything did.
+
+A run that was stopped goes on with --begin and the number of trials it told last.
+"""
 
 import argparse
 import json
 import sys
 import tempfile
-import time
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 
 from fuzz.harness import CORPUS, Harness
@@ -14,6 +17,7 @@ from fuzz.harness import CORPUS, Harness
 def main() -> None:
     asked = argparse.ArgumentParser()
     asked.add_argument("--trials", type=int, default=1000)
+    asked.add_argument("--begin", type=int, default=0, help="leave out so many of them")
     asked.add_argument("--seed", type=int, default=0)
     asked.add_argument("--family")
     asked.add_argument("--only", type=int, help="the number of one trial, shown in full")
@@ -23,17 +27,21 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         harness = Harness(Path(folder))
         if asked.only is not None:
-            print(harness.run(asked.family, asked.only, show=True))
+            for _, outcome in harness.run([(asked.family, asked.only)]):
+                print(outcome.said, outcome, sep="\n")
             return
-        began, failures = time.monotonic(), []
+        failures, done = [], asked.begin
         known = json.loads(CORPUS.read_text()) if asked.corpus else []
+        drawn = islice(harness.draw(asked.trials, asked.seed, asked.family), asked.begin, None)
         with suppress(KeyboardInterrupt):  # what was done until then is told
-            for name, number in [*known, *harness.draw(asked.trials, asked.seed, asked.family)]:
-                outcome = harness.run(name, number)
+            for trial, outcome in harness.run([*known, *drawn]):
+                done += 1
                 if outcome.wrong:
-                    failures.append([name, number])
-                    print(f"{name} {number}: {outcome.wrong}", flush=True)
-        print(f"trials from seed {asked.seed} in {time.monotonic() - began:.0f} s")
+                    failures.append(list(trial))
+                    print(*trial, outcome.wrong, flush=True)
+                if done % 1000 == 0:
+                    print(f"{done} trials", flush=True)
+        print(f"{done - asked.begin} trials from seed {asked.seed}")
         print(harness.table())
     if asked.keep:
         known = json.loads(CORPUS.read_text())

@@ -1,8 +1,10 @@
 """What is spoiled, and what is asked of it then. A family prepares one spoiled file or call in a folder of its own."""
 
+import copy
 import dataclasses
 import json
 import shutil
+import warnings
 import zipfile
 from contextlib import suppress
 from pathlib import Path
@@ -13,6 +15,7 @@ from safetensors import safe_open
 from safetensors.torch import load, save
 
 from fuzz import mutations as m
+from gce.errors import Doubt
 
 FAMILIES = {}
 
@@ -89,6 +92,22 @@ class Materials:
         gce("control", folder / "system", "--start", folder / "start.npy", "--goal", folder / "goal.npy",
             "--horizon", 4, "--out", folder / "run")  # fmt: skip
         self.graph_data = (steps, acts)
+        from gce import train
+        from general import TINY_GENERAL, pendulums
+
+        data = pendulums(3, 3, 12)
+        data.save(folder / "general.h5")
+        model = train(data, iterations=2, model=TINY_GENERAL, tell=lambda now: None).model
+        save_model(model, folder / "general_model", {})
+        episodes = [data[k] for k in range(3)]
+        self.pendulums, self.general = episodes, adapt(model, episodes[:2])
+        save_system(self.general, folder / "general_system", own_about(data, 0, [0, 1]))
+        for name, k in (("start", 0), ("goal", 5)):
+            np.save(folder / f"general_{name}.npy", episodes[2].observations[k])
+        shutil.copytree(shipped("rope", "published"), folder / "published")
+        for world, objects in (("soft", (2, 3)), ("swim", (2, 3)), ("grid", (5, 6)), ("flock", (4, 5))):
+            record(Recording(world, 3, objects, 3, seed=6, steps=8), folder / f"{world}.h5")
+            shutil.copytree(shipped(world, "published" if world == "flock" else None), folder / f"model_{world}")
         self.system = system
 
     def copy(self, name: str, to: Path) -> Path:
@@ -290,9 +309,10 @@ def checkpoint(good, place, rng):
         file.write_bytes(save(tensors, {"note": m.json_text(note)}))
 
     def resume():
-        good.training.folder = folder
-        good.training.resume()
-        print(good.training.iteration, float(sum(v.double().sum() for v in good.training.model.state_dict().values())))
+        training = copy.deepcopy(good.training)
+        training.folder = folder
+        training.resume()
+        print(training.iteration, float(sum(v.double().sum() for v in training.model.state_dict().values())))
 
     return resume, kind == 0
 
@@ -348,10 +368,207 @@ def run_folder(good, place, rng):
     return (lambda: gce("report", folder, "--out", place / "page.html")), False
 
 
+def finite_or_doubted(call):
+    """What comes back is finite, or a warning says that it is not to be trusted."""
+
+    def use():
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            found = call()
+        doubted = any(issubclass(one.category, Doubt) for one in told)
+        if isinstance(found, np.ndarray) and not np.isfinite(found).all() and not doubted:
+            raise AssertionError("what came back is not finite")
+
+    return use
+
+
 NUMBERS = [
     None, 0, -1, 3, 1e-3, 1e308, np.nan, np.inf, -np.inf, 1j, "x", "3", [], [1.0], True, 2**70, np.float32(1),
     np.array([1.0, np.nan]), np.array(["a"]), np.zeros((2, 2)), np.array([1j]), {}, object(), 10**400,
 ]  # fmt: skip
+
+
+@family(0.6)
+def data_of_others(good, place, rng):
+    """Written by another program, and then damaged."""
+    file = good.copy("rope.h5", place)
+    m.as_others_write(file)
+    m.spoil_bytes(file, rng)
+    return asked_of_data(file, rng, good.folder), True
+
+
+@family(2)
+def data_twice(good, place, rng):
+    """Several changes, with checksums that fit."""
+    file = good.copy(m.pick(rng, ["rope.h5", "own.h5", "soft.h5", "grid.h5"]), place)
+    for _ in range(int(rng.integers(2, 5))):
+        with suppress(Exception):
+            m.spoil_h5(file, rng)
+    if file.name == "rope.h5":
+        return asked_of_data(file, rng, good.folder), False
+    word = m.pick(rng, ["check", "replay"])
+    return (lambda: gce("data", word, file)), False
+
+
+@family(2)
+def worlds(good, place, rng):
+    """Data sets and models of other worlds, and of the published method."""
+    world = m.pick(rng, ["soft", "swim", "grid", "flock", "rope"])
+    data, model = ("rope.h5", "published") if world == "rope" else (f"{world}.h5", f"model_{world}")
+    file, folder, only_bytes = good.folder / data, good.folder / model, False
+    if rng.random() < 0.5:
+        file = good.copy(data, place)
+        if rng.random() < 0.3:
+            m.spoil_bytes(file, rng)
+        else:
+            m.spoil_h5(file, rng)
+    else:
+        folder = good.copy(model, place)
+        spoil_pair(folder, "model", rng)
+    kind = int(rng.integers(3))
+    if kind == 0:
+        return (lambda: gce("predict", file, "--adapt", 1, "--json", "--model", folder)), only_bytes
+    if kind == 1:
+        return (lambda: gce("data", "replay", file)), only_bytes
+    return (lambda: gce("adapt", file, "--model", folder, "--out", place / "out")), only_bytes
+
+
+@family(3)
+def general(good, place, rng):
+    """Models, systems and data of the general method."""
+    kind = int(rng.integers(3))
+    if kind == 0:
+        folder = good.copy("general_model", place)
+        only_bytes = spoil_pair(folder, "model", rng)
+        file = good.folder / "general.h5"
+        return (lambda: gce("predict", file, "--adapt", 2, "--json", "--model", folder)), only_bytes
+    if kind == 1:
+        folder = good.copy("general_system", place)
+        only_bytes = spoil_pair(folder, m.pick(rng, ["system", "system", "model"]), rng)
+        asked = ["--start", good.folder / "general_start.npy", "--goal", good.folder / "general_goal.npy"]
+        return (lambda: gce("control", folder, *asked, "--horizon", 2, "--json")), False
+    file = good.copy("general.h5", place)
+    m.spoil_h5(file, rng)
+    asked = ["--model", good.folder / "general_model"]
+    if rng.random() < 0.5:
+        return (lambda: gce("predict", file, "--adapt", 2, "--json", *asked)), False
+    return (lambda: gce("adapt", file, *asked, "--out", place / "out")), False
+
+
+@family(2)
+def general_numbers(good, place, rng):
+    """Episodes that are odd, and arguments that should not be, given to the general method and its systems."""
+    from gce.system.system import adapt
+
+    first = good.pendulums[2]
+    values = [first.observations, first.actions]
+    k = int(rng.integers(2))
+    odd = m.spoil_array(values[k], rng) if rng.random() < 0.6 else m.pick(rng, NUMBERS)
+    kind = int(rng.integers(8))
+
+    def use():
+        from gce import Episode
+
+        o, a = (odd if k == side else values[side] for side in (0, 1))
+        if kind == 0:
+            found = good.general.predict(o if k else o[0] if np.ndim(o) else o, a)
+        elif kind == 1:
+            found = adapt(good.general.model, [good.pendulums[0], Episode(first.graph, o, a)]).predict(*plain)
+        elif kind == 2:
+            found = good.general.update(Episode(first.graph, o, a)).predict(*plain)
+        elif kind == 3:
+            found = good.general.covariance(values[0][0], a if k else values[1][:2])
+        elif kind == 4:
+            found = np.stack(good.general.intervals(values[0], odd))
+        elif kind == 5:
+            found = adapt(good.general.model, [Episode(first.graph, o, a)]).predict(*plain)
+        elif kind == 6:  # two steps, or one, or nodes that never move
+            few = int(rng.integers(1, 3))
+            still = np.repeat(values[0][:1], few + 1, 0) if rng.random() < 0.5 else values[0][: few + 1]
+            found = adapt(good.general.model, [Episode(first.graph, still, values[1][:few])]).predict(*plain)
+        else:
+            found = good.general.predict(values[0][0], values[1], before=(odd, odd), opening=False)
+        return found
+
+    plain = (values[0][0], values[1])
+    return finite_or_doubted(use), False
+
+
+@family(1)
+def places(good, place, rng):
+    """A folder, a pipe, a link, an empty or a long file where a file should be."""
+    name, ask = m.pick(rng, [
+        ("rope.h5", lambda file: ("data", "check", file)),
+        ("rope.h5", lambda file: ("predict", file, "--model", good.folder / "rope")),
+        ("rope.h5", lambda file: ("data", "merge", file, "--out", place / "out.h5")),
+        ("rope", lambda folder: ("predict", good.folder / "rope.h5", "--model", folder)),
+        ("system", lambda folder: ("control", folder, "--start", good.folder / "start.npy",
+                                   "--goal", good.folder / "goal.npy", "--horizon", 3)),
+        ("tables", lambda folder: ("data", "check", folder)),
+        ("arrays", lambda folder: ("data", "import", folder, "--out", place / "out.h5")),
+        ("run", lambda folder: ("report", folder, "--out", place / "page.html")),
+        ("goal.npy", lambda file: ("control", good.folder / "system", "--start", good.folder / "start.npy",
+                                   "--goal", file, "--horizon", 3)),
+        ("start.json", lambda file: ("control", good.folder / "system", "--start", file,
+                                     "--goal", good.folder / "goal.npy", "--horizon", 3)),
+        ("goal.csv", lambda file: ("control", good.folder / "system", "--start", good.folder / "start.npy",
+                                   "--goal", file, "--horizon", 3)),
+    ])  # fmt: skip
+    copied = good.copy(name, place)
+    files = [copied] if copied.is_file() else sorted(f for f in copied.rglob("*") if f.is_file())
+    m.spoil_place(m.pick(rng, files), rng)
+    return (lambda: gce(*ask(copied))), False
+
+
+@family(1)
+def archive_bombs(good, place, rng):
+    folder = good.copy("arrays", place)
+    file = m.pick(rng, sorted((folder / "episodes").iterdir()))
+    m.bomb_npz(file, rng)
+    if rng.random() < 0.5:
+        return (lambda: gce("data", "import", file, "--world", "rope", "--out", place / "out.h5")), False
+    return (lambda: gce("data", "check", folder)), False
+
+
+@family(1)
+def arguments(good, place, rng):
+    """Numbers and names on the command line."""
+    odd = [
+        "0",
+        "-1",
+        "nan",
+        "inf",
+        "-inf",
+        "1e400",
+        "x",
+        "",
+        "0/0",
+        "5-",
+        "9-5",
+        "9" * 30,
+        "1.5",
+        "0x10",
+        "é",
+        "--",
+        "1,2",
+    ]
+    value, file, model = m.pick(rng, odd), good.folder / "rope.h5", good.folder / "rope"
+    out = place / "out"
+    asked = m.pick(rng, [
+        ("predict", file, "--model", model,
+         m.pick(rng, ["--adapt", "--episode", "--seed", "--noise", "--seeds"]), value),
+        ("adapt", file, "--model", model, "--out", out, m.pick(rng, ["--episode", "--adapt", "--episodes"]), value),
+        ("data", "record", "rope", "--out", out, "--episodes", "2", "--group-size", "2", "--steps", "5",
+         m.pick(rng, ["--objects", "--shard", "--observation-noise", "--process-noise", "--seed", "--workers"]),
+         m.pick(rng, [v for v in odd if len(v) < 9])),
+        ("data", "replay", file, m.pick(rng, ["--episode", "--episodes"]), value),
+        ("data", "show", file, "--out", place / "x.gif", "--episode", value),
+        ("train", file, "--out", out, "--iterations", "0",
+         m.pick(rng, ["--minutes", "--seed", "--validation", "--iterations", "--method", "--features"]), value),
+        ("control", good.folder / "system", "--start", good.folder / "start.npy", "--goal", good.folder / "goal.npy",
+         "--horizon", "2", m.pick(rng, ["--horizon", "--time-limit", "--iterations", "--seed", "--noise"]), value),
+    ])  # fmt: skip
+    return (lambda: gce(*asked)), False
 
 
 @family(6)
@@ -401,9 +618,4 @@ def numbers(good, place, rng):
     ]
     call = m.pick(rng, calls)
 
-    def use():
-        found = call()
-        if isinstance(found, np.ndarray) and not np.isfinite(found).all():
-            raise AssertionError("what came back is not finite")
-
-    return use, False
+    return finite_or_doubted(call), False

@@ -1,17 +1,24 @@
-"""Runs a trial in a process of its own, and judges it."""
+"""Runs trials and judges them.
 
+A process that has imported everything forks workers; a worker takes trials until one goes wrong, and each trial in a
+folder of its own. What goes wrong there, or ends the worker, runs again in a process of its own, which decides; what is
+wrong only after other trials is told as well.
+"""
+
+import gc
 import io
+import json
 import os
 import resource
+import select
 import shutil
 import signal
 import sys
-import time
 import traceback
 import warnings
 from collections import Counter
 from contextlib import redirect_stderr, redirect_stdout
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -20,17 +27,20 @@ from gce.errors import InputError
 
 CORPUS = Path(__file__).with_name("corpus.json")
 SECONDS, BYTES = 10, 1_000_000_000
+CLOCK = 30 * SECONDS
+"""Seconds of the clock without an answer: the machine may be busy."""
+BATCH = 1000
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """status: of the process; answer: what it printed; wrong: why the trial failed, or nothing."""
+    """status: of the trial; seconds, bytes: what it took; wrong: why it failed, or nothing; said: what it printed."""
 
     status: int
-    answer: str
     seconds: float
     bytes: int
     wrong: str = ""
+    said: str = ""
 
 
 class Harness:
@@ -43,10 +53,13 @@ class Harness:
         torch.set_num_threads(1)
         self.families, self.folder = FAMILIES, folder
         (folder / "good").mkdir()
-        with redirect_stderr(io.StringIO()):
+        with redirect_stderr(io.StringIO()), redirect_stdout(io.StringIO()):
             self.good = Materials(folder / "good")
         self.right: dict[str, str] = {}
+        """Answers of unchanged files, by family and what is asked."""
         self.counts: dict[str, Counter[str]] = {name: Counter() for name in FAMILIES}
+        gc.collect()
+        gc.freeze()
 
     def draw(self, trials, seed, family=None):
         names = [family] if family else list(self.families)
@@ -55,71 +68,97 @@ class Harness:
         for _ in range(trials):
             yield str(rng.choice(names, p=shares / shares.sum())), int(rng.integers(2**40))
 
-    def run(self, name: str, number: int, show: bool = False) -> Outcome:
-        place = self.folder / "trial"
-        shutil.rmtree(place, ignore_errors=True)
-        place.mkdir()
-        rng = np.random.default_rng(number)
-        prepare, _ = self.families[name]
-        ask, only_bytes = prepare(self.good, place, rng)
-        outcome = self._forked(ask, place, show)
-        wrong = outcome.wrong
-        if not wrong and only_bytes and outcome.status == 0:
-            wrong = self._changed(name, number, outcome.answer)
-        found = Outcome(outcome.status, outcome.answer, outcome.seconds, outcome.bytes, wrong)
+    def run(self, trials):
+        """Pairs of a trial and its outcome, in order."""
+        waiting = list(trials)
+        while waiting:
+            done = 0
+            for outcome in self._forked(waiting[:BATCH]):
+                trial = waiting[done]
+                done += 1
+                if outcome.wrong:
+                    alone = next(self._forked([trial]))
+                    outcome = alone if alone.wrong else Outcome(**{**asdict(outcome), "wrong": outcome.wrong + AFTER})
+                self._count(trial[0], outcome)
+                yield trial, outcome
+            waiting = waiting[done:]
+
+    def _count(self, name: str, outcome: Outcome) -> None:
         count = self.counts[name]
         count["trials"] += 1
-        count["refused"] += found.status == 2
-        count["failures"] += bool(wrong)
-        count["most MB"] = max(count["most MB"], found.bytes // 10**6)
-        count["most ms"] = max(count["most ms"], int(1000 * found.seconds))
-        return found
+        count["refused"] += outcome.status == 2
+        count["failures"] += bool(outcome.wrong)
+        count["most MB"] = max(count["most MB"], outcome.bytes // 10**6)
+        count["most ms"] = max(count["most ms"], int(1000 * outcome.seconds))
 
     def table(self) -> str:
         return table(self.counts)
 
-    def _changed(self, name: str, number: int, answer: str) -> str:
-        """Whether an answer is another than that of the unchanged file, asked the same."""
+    def _forked(self, trials):
+        """Outcomes of a worker, until one is wrong or all are there."""
+        reader, writer = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.close(reader)
+            try:
+                self._work(trials, writer)
+            finally:
+                os._exit(0)
+        os.close(writer)
+        with os.fdopen(reader) as lines:
+            for _ in trials:
+                heard = select.select([lines], [], [], CLOCK)[0]
+                line = lines.readline() if heard else ""
+                if not line:
+                    os.kill(child, signal.SIGKILL)
+                    _, status, used = os.wait4(child, 0)
+                    spent = used.ru_utime + used.ru_stime
+                    why = f"ended by {signal.Signals(-os.waitstatus_to_exitcode(status)).name}" if heard else "hangs"
+                    yield Outcome(os.waitstatus_to_exitcode(status), spent, used.ru_maxrss * 1024, why)
+                    return
+                outcome = Outcome(**json.loads(line))
+                yield outcome
+                if outcome.wrong:
+                    break
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+    # ---- within a worker ----
+
+    def _work(self, trials, writer: int) -> None:
+        signal.signal(signal.SIGPROF, signal.SIG_DFL)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        for k, (name, number) in enumerate(trials):
+            place = self.folder / f"trial{k}"
+            outcome = self._trial(name, number, place)
+            shutil.rmtree(place, ignore_errors=True)
+            os.write(writer, (json.dumps(asdict(outcome)) + "\n").encode())
+
+    def _trial(self, name: str, number: int, place: Path) -> Outcome:
         from fuzz import mutations
 
-        spoil = mutations.spoil_bytes
-        place = self.folder / "trial"
-        shutil.rmtree(place)
+        shutil.rmtree(place, ignore_errors=True)
         place.mkdir()
-        mutations.spoil_bytes = lambda path, rng: _drawn(spoil, path, rng)
-        try:
-            ask, _ = self.families[name][0](self.good, place, np.random.default_rng(number))
-        finally:
-            mutations.spoil_bytes = spoil
-        right = self._forked(ask, place, False)
-        return "" if right.answer == answer else "its answer is not that of the unchanged file"
+        ask, only_bytes = self.families[name][0](self.good, place, np.random.default_rng(number))
+        outcome, answer = _judged(ask)
+        if outcome.wrong or not only_bytes or outcome.status:
+            return outcome
+        key = f"{name} {ask.__code__.co_firstlineno}"
+        if key not in self.right:  # the answer of the unchanged file, asked the same
+            spoil, mutations.spoil_bytes = mutations.spoil_bytes, lambda path, rng: _drawn(spoil, path, rng)
+            try:
+                shutil.rmtree(place)
+                place.mkdir()
+                ask, _ = self.families[name][0](self.good, place, np.random.default_rng(number))
+            finally:
+                mutations.spoil_bytes = spoil
+            self.right[key] = _judged(ask)[1].replace(str(place), "")
+        if self.right[key] == answer.replace(str(place), ""):
+            return outcome
+        return Outcome(**{**asdict(outcome), "wrong": "its answer is not that of the unchanged file"})
 
-    def _forked(self, ask, place: Path, show: bool) -> Outcome:
-        said = place / "said"
-        began, child = time.monotonic(), os.fork()
-        if child == 0:
-            os._exit(_child(ask, said))
-        while True:
-            ended, status, used = os.wait4(child, os.WNOHANG)
-            seconds = time.monotonic() - began
-            if ended:
-                break
-            if seconds > 20 * SECONDS:  # of the clock: the machine may be busy
-                os.kill(child, signal.SIGKILL)
-            time.sleep(0.002)
-        size, spent = used.ru_maxrss * 1024, used.ru_utime + used.ru_stime
-        code = os.waitstatus_to_exitcode(status)
-        parts = said.read_text(errors="replace").split("\x1e") if said.is_file() else [""]
-        if show:
-            print(*parts, sep="\n")
-        wrong = ""
-        if spent > SECONDS or code == -signal.SIGKILL:
-            wrong = f"{spent:.0f} s of {seconds:.0f} s"
-        elif size > BYTES:
-            wrong = f"{size // 10**6} MB"
-        elif code not in (0, 2):
-            wrong = f"status {code}: {parts[-1].strip().splitlines()[-1:]}"
-        return Outcome(code, parts[0], spent, size, wrong)
+
+AFTER = " (after other trials; not alone)"
 
 
 def _drawn(spoil, path, rng):
@@ -129,10 +168,11 @@ def _drawn(spoil, path, rng):
     path.write_bytes(content)
 
 
-def _child(ask, said: Path) -> int:
+def _judged(ask):
     out, trouble, status = io.StringIO(), io.StringIO(), 0
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_CPU, (2 * SECONDS, 2 * SECONDS))
+    Path("/proc/self/clear_refs").write_text("5")  # the most memory so far is forgotten
+    signal.setitimer(signal.ITIMER_PROF, 2 * SECONDS)
+    began = _spent()
     with redirect_stdout(out), redirect_stderr(trouble):
         try:
             ask()
@@ -140,15 +180,39 @@ def _child(ask, said: Path) -> int:
             print(f"gce: {error}", file=sys.stderr)
             status = 2
         except SystemExit as end:
-            status = end.code if isinstance(end.code, int) else 1
+            status = end.code if isinstance(end.code, int) else 0 if end.code is None else 1
         except BaseException:
             traceback.print_exc()
             status = 99
-    if "Traceback" in trouble.getvalue():
+    seconds = _spent() - began
+    signal.setitimer(signal.ITIMER_PROF, 0)
+    said = trouble.getvalue()
+    if "Traceback" in said:
         status = 99
-    said.write_text(out.getvalue() + "\x1e" + trouble.getvalue(), errors="replace")
-    sys.stdout.flush()
-    return status
+    size = _most()
+    wrong = ""
+    if seconds > SECONDS:
+        wrong = f"{seconds:.0f} s"
+    elif size > BYTES:
+        wrong = f"{size // 10**6} MB"
+    elif status not in (0, 2):
+        wrong = f"status {status}: {said.strip().splitlines()[-1:]}"
+    elif status == 2 and not said.strip():
+        wrong = "status 2 without a sentence"
+    return Outcome(status, seconds, size, wrong, said[-3000:]), out.getvalue()
+
+
+def _spent() -> float:
+    both = [resource.getrusage(of) for of in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(used.ru_utime + used.ru_stime for used in both)
+
+
+def _most() -> int:
+    """Bytes of memory at the most."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmHWM"):
+            return int(line.split()[1]) * 1024
+    return 0
 
 
 def table(counts: dict[str, Counter[str]]) -> str:

@@ -2,6 +2,8 @@
 
 import json
 import math
+import os
+import zipfile
 
 import h5py
 import numpy as np
@@ -21,11 +23,22 @@ def pick(rng, options):
 
 
 def spoil_bytes(path, rng):
+    """Bits flipped anywhere, or where there is something; a part gone, changed, emptied, twice or from elsewhere."""
     content = bytearray(path.read_bytes())
-    kind = int(rng.integers(6)) if content else 5
-    if kind <= 2:
-        for place in rng.integers(0, len(content), int(rng.integers(1, 9))):
+    kind = int(rng.integers(10)) if content else 5
+    if kind <= 2 or kind >= 8:
+        places = np.arange(len(content))
+        if kind >= 2:
+            some = np.flatnonzero(np.frombuffer(bytes(content), np.uint8))
+            places = np.clip(some + rng.integers(-4, 5, len(some)), 0, len(content) - 1) if len(some) else places
+        for place in rng.choice(places, int(rng.integers(1, 9))):
             content[place] ^= 1 << int(rng.integers(8))
+    elif kind == 6:
+        start, size = int(rng.integers(len(content))), int(rng.integers(1, 512))
+        content[start : start + size] = bytes(len(content[start : start + size]))
+    elif kind == 7:
+        start, other, size = (int(n) for n in rng.integers(1, len(content) + 1, 3))
+        content[start : start + size % 4096] = content[other : other + size % 4096]
     elif kind == 3:
         del content[int(rng.integers(len(content))) :]
     elif kind == 4:
@@ -96,7 +109,7 @@ def spoil_array(values, rng):
 def spoil_table(text, rng):
     """A CSV or TOML text with a cell, a line or a separator changed."""
     lines = text.split("\n")
-    kind, k = int(rng.integers(9)), int(rng.integers(len(lines)))
+    kind, k = int(rng.integers(10)), int(rng.integers(len(lines)))
     if kind <= 4:
         cells = lines[k].split(",")
         cells[int(rng.integers(len(cells)))] = pick(rng, CELLS)
@@ -107,14 +120,21 @@ def spoil_table(text, rng):
         lines.insert(k, lines[int(rng.integers(len(lines)))])
     elif kind == 7:
         lines[k] += "," + pick(rng, CELLS)
+    elif kind == 8:
+        many = int(pick(rng, [3, 1000, 50_000]))
+        if rng.random() < 0.5:
+            lines[k] += ",1" * many
+        else:
+            lines[k:k] = [lines[-2 if len(lines) > 1 else 0]] * many
     else:
         lines = [line.replace(",", pick(rng, [";", "\t", " ", ",,"])) for line in lines]
     return "\n".join(lines)
 
 
 TOML = [
-    "dt = {}", "actuated = {}", "action_bounds = {}", "structure = {}", "observations = {}", "undirected = {}",
-    "parameters = {}", "odd = {}", "[structure]\npoints = {}", "[action_bounds]\ntorque = {}", "exogenous = {}",
+    "dt = {}", "episodes = {}", "nodes = {}", "actions = {}", "tied = {}", "late_action = {}", "actuated = {}",
+    "action_bounds = {}", "structure = {}", "observations = {}", "undirected = {}", "parameters = {}", "odd = {}",
+    "[structure]\npoints = {}", "[action_bounds]\ntorque = {}", "exogenous = {}",
 ]  # fmt: skip
 TOML_VALUES = [
     "0", "-1", "nan", "inf", "1e400", "9" * 5000, "99999999999999999999", '"x"', "[]", "[0, 1]", "[1, 0]", '["a"]',
@@ -136,11 +156,11 @@ def sign(file):
     from gce.trajectory.storage import CHECKSUM, METADATA_CHECKSUM
 
     def signed(name, item):
-        if isinstance(item, h5py.Dataset) and CHECKSUM in item.attrs and item.dtype.kind in "fiuO":
+        if isinstance(item, h5py.Dataset) and CHECKSUM in item.attrs and item.dtype.kind in "fiuOS":
             item.attrs[CHECKSUM] = checksum(item[()])
 
     file.visititems(signed)
-    if METADATA_CHECKSUM in file.attrs and isinstance(file.attrs.get("metadata"), str):
+    if METADATA_CHECKSUM in file.attrs and isinstance(file.attrs.get("metadata"), str | bytes):
         file.attrs[METADATA_CHECKSUM] = checksum(np.array([file.attrs["metadata"]], object))
 
 
@@ -167,11 +187,15 @@ def spoil_h5(path, rng):
                 except (TypeError, ValueError, OverflowError, OSError, RuntimeError):
                     place.attrs[key] = "odd"
         elif kind == 2:
-            file.attrs["metadata"] = json_text(spoil_json(json.loads(file.attrs["metadata"]), rng))
-        elif file[name].dtype.kind == "O":
+            text = json_text(spoil_json(json.loads(file.attrs["metadata"]), rng))
+            file.attrs["metadata"] = text if rng.random() < 0.2 else np.bytes_(text)
+        elif file[name].dtype.kind in "OS":
             texts = [json_text(spoil_json(json.loads(text), rng)) for text in file[name][()]]
             del file[name]
-            file.create_dataset(name, data=texts, dtype=h5py.string_dtype())
+            old = rng.random() < 0.2
+            file.create_dataset(
+                name, data=texts if old else np.array(texts, "S"), dtype=h5py.string_dtype() if old else None
+            )
             file[name].attrs.update(attributes)
         else:
             values = spoil_array(file[name][()], rng)
@@ -215,8 +239,69 @@ def bomb_h5(path, rng):
             file.create_dataset(name, (rows, *shape[1:]), "f4")
         elif kind == 6:
             file.create_dataset(name, (max(1, shape[0]), 10**8), "f4", chunks=(1, 10**8), compression="gzip")
-        elif kind == 7 and dtype.kind == "O":
+        elif kind == 7 and dtype.kind in "OS":
             file.create_dataset(name, data=["[" * 10**6] * 50, dtype=h5py.string_dtype())
         else:
             file.create_dataset(name, data=np.zeros((3 * 10**6, 2)), compression="gzip", compression_opts=9)
         file[name].attrs.update(attributes)
+
+
+def as_others_write(path):
+    """The same data set as h5py writes it by default: texts of any length, books without checksums."""
+    other = path.with_name("others.h5")
+    with h5py.File(path) as file, h5py.File(other, "w") as old:
+        for name, value in file.attrs.items():
+            old.attrs[name] = value.decode() if isinstance(value, bytes) else value
+        for name in arrays_in(file):
+            values = file[name][()]
+            text = values.dtype.kind in "SO"
+            old.create_dataset(name, data=values.astype(object) if text else values,
+                               dtype=h5py.string_dtype() if text else values.dtype)  # fmt: skip
+            old[name].attrs.update(file[name].attrs)
+    other.replace(path)
+
+
+def spoil_place(path, rng):
+    """Something else where a file should be."""
+    kind = int(rng.integers(7))
+    content = path.read_bytes()
+    path.unlink()
+    if kind == 0:
+        path.mkdir()
+    elif kind == 1:
+        os.mkfifo(path)
+    elif kind == 2:
+        path.symlink_to(path.name)
+    elif kind == 3:
+        path.symlink_to("/dev/zero")
+    elif kind == 4:
+        path.touch()
+    elif kind == 5:
+        with path.open("wb") as file:
+            file.write(content[:100])
+            file.truncate(int(pick(rng, [10**5, 10**11])))
+
+
+def bomb_npz(path, rng):
+    """Few bytes that say that they are many."""
+    kind = int(rng.integers(5))
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        if kind == 0:
+            with archive.open("observations.npy", "w", force_zip64=True) as file:
+                np.lib.format.write_array_header_1_0(
+                    file, {"descr": "<f8", "fortran_order": False, "shape": (int(pick(rng, [10**5, 2 * 10**7])), 3, 2)}
+                )
+                for _ in range(60):
+                    file.write(bytes(10**6))
+        elif kind == 1:
+            for k in range(3000):
+                archive.writestr(f"x{k}.npy", b"")
+        elif kind == 2:
+            archive.writestr("observations.npy", np.lib.format.magic(1, 0) + b"\xff\xff" + b"(" * 65535)
+        elif kind == 3:
+            archive.writestr("observations.npy", b"x" * 10**6)
+            archive.writestr("observations.npy", b"y")
+        else:
+            archive.writestr("observations.npy", b"")
+    if rng.random() < 0.2:
+        spoil_bytes(path, rng)

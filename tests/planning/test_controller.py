@@ -263,7 +263,7 @@ def test_a_solver_of_ones_own_is_a_class_and_a_registration(rope):
     finally:
         del SOLVERS["fine"]
     assert plan.status.ok and set(asked) == {(STEPS, 1)}
-    with pytest.raises(InputError, match="there is no solver 'fine'; the solvers are riccati, condensed"):
+    with pytest.raises(InputError, match="there is no solver 'fine'; there are riccati, condensed"):
         Controller(system, problem_of(env, goal), solver="fine")
 
 

@@ -5,18 +5,21 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import ExitStack
-from typing import Annotated, Any
+from functools import reduce
+from operator import getitem, or_
+from typing import Annotated, Any, get_args
 
 import tyro
 
 import gce
 from gce.cli.control import Control
-from gce.cli.data import Data
+from gce.cli.data import Data, with_worlds
 from gce.cli.learn import Adapt, Predict, Train
 from gce.cli.pages import Demo, Explore, Report
 from gce.cli.reproduce import Reproduce
+from gce.errors import InputError
 from gce.files import locked, unchecked, writable
-from gce.names import meant
+from gce.names import load_plugins, meant
 from gce.progress import in_words
 
 Command = (
@@ -34,7 +37,11 @@ Command = (
 COMMANDS = ("data", "train", "adapt", "predict", "control", "report", "explore", "demo", "reproduce")
 
 DESCRIPTION = """Graph controllable embeddings: learn the dynamics of many interacting objects from recordings, and
-control them."""
+control them.
+
+Worlds, potentials, forms, kinds of features and solvers of your own are usable by name in every command after
+--plugin MODULE, a Python module that registers them; give it before or after the command, as often as needed."""
+PLUGIN = "--plugin"
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -45,6 +52,9 @@ def main(arguments: list[str] | None = None) -> None:
     """
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     given = sys.argv[1:] if arguments is None else arguments
+    with in_words("gce", False):
+        given, plugins = split_plugins(given)
+        load_plugins(plugins)
     if given[:1] == ["--version"]:
         print(f"gce {gce.__version__}")
         return
@@ -52,10 +62,10 @@ def main(arguments: list[str] | None = None) -> None:
         print(f"gce: there is no command {given[0]!r}{meant(given[0], COMMANDS)}; see gce --help", file=sys.stderr)
         raise SystemExit(2)
     command: Any = tyro.cli(
-        Command,
+        with_plugins() if plugins else Command,
         prog="gce",
         description=DESCRIPTION,
-        args=arguments,
+        args=given,
         config=(tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes),
     )
     asked = getattr(command, "command", command)
@@ -67,3 +77,26 @@ def main(arguments: list[str] | None = None) -> None:
             with writable(out, "give another place with --out"):
                 stack.enter_context(locked(out))
         command.run()
+
+
+def split_plugins(arguments: list[str]) -> tuple[list[str], list[str]]:
+    """(the other arguments, the modules named by --plugin)."""
+    rest: list[str] = []
+    plugins: list[str] = []
+    words = iter(arguments)
+    for word in words:
+        if word == PLUGIN or word.startswith(f"{PLUGIN}="):
+            name = word.removeprefix(PLUGIN).removeprefix("=") or next(words, "")
+            if not name or name.startswith("-"):
+                raise InputError("--plugin names no module; give one, as in --plugin my_potential")
+            plugins.append(name)
+        else:
+            rest.append(word)
+    return rest, plugins
+
+
+def with_plugins() -> Any:
+    """The commands, and one to record each world that a plugin registered."""
+    data, *others = get_args(Command)
+    kind = getitem(Annotated, (with_worlds(), *data.__metadata__))
+    return reduce(or_, others, kind)

@@ -97,6 +97,8 @@ class Control(Reads):
     weights: Annotated[Literal["along", "frozen"] | None, optional("{along,frozen}")] = None
     """Gibbs weights along the plan: recomputed until it settles, or frozen at the current state; by default frozen
     where plans are made in features, as in the paper, and along elsewhere."""
+    solver: str = "suitable"
+    """Solver of the quadratic problem at each turn: riccati, condensed, matrix_free, suitable, or one of a plugin."""
     time_limit: Real = None
     """Seconds that a plan may take; it then ends with the best actions found so far."""
     model: Place = None
@@ -260,6 +262,7 @@ class Control(Reads):
                 self.weights,
                 tolerance=protocol.tolerance,
                 tell=lambda turn, share: done(0),
+                solver=self.solver,
                 time_limit=self.time_limit,
             )
             run = control(env, controller, protocol.feedback, done, observer)

@@ -6,9 +6,9 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, make_dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, get_args, get_type_hints
 
 import tyro
 
@@ -40,6 +40,9 @@ class _Record:
     """Decides everything random; the same seed gives the same bytes for any number of workers."""
     workers: int = 1
     """Processes to share the work."""
+    on: Word = None
+    """A Dask cluster instead: dask (here, of so many workers), tcp://host:8786, or slurm (so many jobs). All machines
+    see the folder of the file."""
     shard: str = "0/1"
     """Record only part i of n, as i/n with i from 0 to n-1; `gce data merge` joins the parts."""
     observation_noise: float = 0.0
@@ -59,7 +62,7 @@ class _Record:
         part = Shard(*shard)
         total = sum(recording.episodes_of(g) for g in part.groups(recording))
         with progress(f"recording {recording.world}", total) as done:
-            record(recording, self.out, workers=self.workers, shard=part, progress=done)
+            record(recording, self.out, workers=self.workers, on=self.on, shard=part, progress=done)
         print(f"{self.out}: {total} episodes of {recording.world}", file=sys.stderr)
 
     def _settings(self) -> dict[str, Any]:
@@ -345,6 +348,23 @@ class Data:
 
     def run(self) -> None:
         self.command.run()
+
+
+def with_worlds() -> Any:
+    """`gce data` with a command to record each world that a plugin registered."""
+    from gce.envs import WORLDS
+
+    commands: Any = get_type_hints(Data, include_extras=True)["command"]
+    known = {kind.__metadata__[0].name for kind in get_args(commands)}
+    for name, world in WORLDS.items():
+        if name in known:
+            continue
+        low, high = world.object_range
+        usual = [("objects", str, f"{low}-{high}"), ("group_size", int, world.group_size)]
+        about = {"world": name, "__doc__": f"Record {name}, a world of a plugin."}
+        recorder = make_dataclass(f"Record{world.__name__}", usual, bases=(_Record,), namespace=about, kw_only=True)
+        commands = commands | Annotated[recorder, tyro.conf.subcommand(name)]
+    return make_dataclass("Data", [("command", commands)], namespace={"run": Data.run, "__doc__": Data.__doc__})
 
 
 def drawn_one_by_one(frames: Iterable[Any], done: Callable[[int], None]) -> Iterator[Any]:

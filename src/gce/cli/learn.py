@@ -18,6 +18,7 @@ from gce.cli.common import (
     Reads,
     Real,
     Whole,
+    Word,
     check_numbers,
     episode_of,
     find_model,
@@ -28,11 +29,9 @@ from gce.cli.common import (
     units,
 )
 from gce.errors import InputError
-from gce.names import Method
+from gce.names import Method, registered
 from gce.progress import TOLD, progress
 
-Form = Literal["hom_mean", "hom", "dense", "tensor"]
-Potential = Literal["gaussian", "laplace", "vmf", "mlp", "constant", "identity"]
 PUBLISHED = ("actions", "estimator", "hom", "updates", "shared_map")
 """Choices that the paper leaves."""
 
@@ -54,12 +53,13 @@ class Train(Reads):
     without. By default structured for the worlds, and general for own data."""
     preset: Literal["literal", "tuned"] = "tuned"
     """Of the published method: all as the paper has it, or with what docs/published.md lists as changed."""
-    form: Form = "hom_mean"
-    """Form of the operator."""
-    potential: Potential = "gaussian"
-    """Potential of the Gibbs weights."""
+    form: str = "hom_mean"
+    """Form of the operator: hom_mean, hom, dense, tensor, another of docs/choosing.md, or one of a plugin."""
+    potential: str = "gaussian"
+    """Potential of the Gibbs weights: gaussian, laplace, vmf, mlp, attention, constant, identity, or one of a
+    plugin."""
     bandwidth: Real = None
-    """Hyper-parameter of the potential, where it has one; by default 2, the paper's."""
+    """Hyper-parameter of the potential, where it has one (heads of attention); by default 2, the paper's."""
     hyper_parameter: Annotated[Literal["fixed", "learned"] | None, optional("{fixed,learned}")] = None
     """Whether training changes it; by default fixed with --method published, and learned otherwise."""
     actions: Annotated[Literal["pairs", "neighbours"] | None, optional("{pairs,neighbours}")] = None
@@ -80,6 +80,8 @@ class Train(Reads):
     """CPU time to train for, instead of --iterations; 3 by default with --method general."""
     seed: int = 0
     """Decides everything random: the same seed and data give the same model."""
+    kind: Word = None
+    """Kind of features by name, such as message_passing, the default, or one of a plugin."""
     network: bool = False
     """Whether lines conduct, the first edge attribute saying how well: features of a network, whatever form, potential
     and features say."""
@@ -127,6 +129,11 @@ class Train(Reads):
         if not 0 < self.validation < 1:
             raise InputError(f"--validation is {self.validation}, expected a share between 0 and 1 such as 0.05")
         method = usual_method(self.world) if self.method is None else self.method
+        from gce.operators import FORMS
+        from gce.potentials import POTENTIALS
+
+        registered(FORMS, self.form, "form")
+        registered(POTENTIALS, self.potential, "potential")
         names = ("systems", "fit_episodes", "fit_steps", "rollouts")
         check_numbers(self, "iterations", "features", "threads", "horizon", *names)
         given = {name: getattr(self, name) for name in ("schedule", "patience", "learning_rate", *names)}
@@ -136,6 +143,8 @@ class Train(Reads):
         if self.hyper_parameter is not None:
             learned["potential_learned"] = self.hyper_parameter == "learned"
         model = {"decoder": self.decoder, "memory": self.memory, **({"network": True} if self.network else learned)}
+        if self.kind is not None:
+            model["kind"] = self.kind
         if method == "published":
             model = learned | self._published()
             given["forward"] = 0.0 if self.updates == "reconstruction" else None
@@ -218,6 +227,7 @@ class Train(Reads):
         from gce.features.published import left_text
 
         for name, off, left in (
+            ("kind", None, "features come from message passing ('Mapping to RKHSs')"),
             ("network", False, "features come from message passing ('Mapping to RKHSs')"),
             ("memory", 0.0, "operators are fitted to samples of the system (appendix, 'Empirical Estimation')"),
             ("decoder", "selection", "the decoder is message passing in any case ('Loss Functions')"),
@@ -229,7 +239,8 @@ class Train(Reads):
 
     def _general(self) -> dict[str, Any]:
         """Settings of other methods are refused; there are none of its own."""
-        for name in ("form", "potential", "bandwidth", "hyper_parameter", "decoder", "network", "memory", "features"):
+        flags = "form potential bandwidth hyper_parameter decoder kind network memory features"
+        for name in flags.split():
             default = next(field.default for field in dataclasses.fields(self) if field.name == name)
             if getattr(self, name) != default:
                 flag = f"--{name.replace('_', '-')}"
@@ -308,8 +319,8 @@ class Predict(Reads):
     """The folder of a model; by default the one that comes with the package for the file's world."""
     method: Annotated[Method | None, optional("{published,structured,general}")] = None
     """Which of the models that come with the package: the paper's method, or ours, the default."""
-    form: Annotated[Form | None, optional("{hom_mean,hom,dense,tensor}")] = None
-    """Another form of the operator, to compare."""
+    form: Word = None
+    """Another form of the operator, to compare, by its name as in `gce train`."""
     linear: bool = False
     """Stay in feature space instead of taking the features of each predicted state anew."""
     plot: Place = None

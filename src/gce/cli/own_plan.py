@@ -129,7 +129,9 @@ def plan_own(own: Own, asked: Control) -> dict[str, Any]:
         )
     problem = in_space_of(model, problem, **asked.costs())
     with planning(f"planning {M} steps") as tell:
-        planner = Controller(own.system, problem, weights=asked.weights, tell=tell, time_limit=asked.time_limit)
+        planner = Controller(
+            own.system, problem, weights=asked.weights, tell=tell, solver=asked.solver, time_limit=asked.time_limit
+        )
         plan = planner.plan(start, opening=True)
     told = ... if goal.tracked is None else goal.tracked
     away = (plan.observations[-1] - problem.goals[-1])[told]

@@ -31,6 +31,8 @@ class Reproduce:
     """quick: a few runs of each cell, minutes in all; evening: hours; paper: 200 runs, 20 of slow methods."""
     jobs: int = 1
     """Processes side by side, of one thread each."""
+    on: Word = None
+    """A Dask cluster instead: dask (here), tcp://host:8786, or slurm. All machines see the folders named here."""
     shard: Word = None
     """i/n: only this part of the cells, to divide work over machines."""
     minutes: float = float("inf")
@@ -55,9 +57,11 @@ class Reproduce:
         from gce.reproduce.experiment import PRESETS, Context, Shard
         from gce.reproduce.runner import EXPERIMENTS, experiment_named, report, reproduce
 
-        context = Context(
-            self.models or self.results / "models", self.results, self.recorded, self.data, self.train_minutes
-        )
+        models, results = self.models or self.results / "models", self.results
+        if self.on is not None:  # workers are in folders of their own
+            models, results = models.resolve(), results.resolve()
+            self.recorded, self.data = (place and place.resolve() for place in (self.recorded, self.data))
+        context = Context(models, results, self.recorded, self.data, self.train_minutes)
         if not self.name:
             width = max(map(len, EXPERIMENTS))
             for name, experiment in EXPERIMENTS.items():
@@ -89,7 +93,7 @@ class Reproduce:
             return
         chosen = list(EXPERIMENTS.values()) if self.name == "all" else [experiment_named(self.name)]
         shard = None if self.shard is None else Shard.of(self.shard)
-        failures = reproduce(chosen, PRESETS[self.preset], context, shard, progress, self.minutes, self.jobs)
+        failures = reproduce(chosen, PRESETS[self.preset], context, shard, progress, self.minutes, self.jobs, self.on)
         for sentence in context.skipped:
             print(sentence, file=sys.stderr)
         for name, count in failures.items():

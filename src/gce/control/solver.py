@@ -46,7 +46,7 @@ from gce.control.graph_path import LinearPath
 from gce.control.matrix_free import solve_matrix_free
 from gce.control.tracking import DensePath, Status, Tracking, columns, dense, rows
 from gce.errors import InputError
-from gce.names import register, registered
+from gce.names import add, registered
 
 
 @dataclass(frozen=True)
@@ -236,13 +236,13 @@ SOLVERS: dict[str, type[Solver]] = {}
 
 def register_solver(cls: Any) -> Any:
     """Make a solver known by its name, as a decorator or a call; `del SOLVERS[name]` takes it out again."""
-    return register(SOLVERS, cls, Solver)
+    return add(SOLVERS, cls, Solver)
 
 
 def chosen_solver(choice: object) -> Solver:
     """The solver of a name, or the one given."""
     if isinstance(choice, str):
-        return registered(SOLVERS, choice, "solver", "gce.control.solver.register_solver")()
+        return registered(SOLVERS, choice, "solver")()
     if not isinstance(choice, Solver):
         raise InputError(
             f"{choice!r} is not a solver; give one of {', '.join(SOLVERS)}, or an object of a class derived from "

@@ -176,7 +176,7 @@ class EmbeddedDynamics:
         return [csr_array((on[on].astype(float), (where[0][on], where[1][on])), shape=(N, N)) for on in of_type]
 
     def _fields(self, x: Float[Array, " s"]) -> list[csr_array]:
-        """G of each field: alpha at these features, or the edges of each relation."""
+        """G of each field: alpha of each head at these features, or the edges of each relation."""
         model, topology = self.system.model, self.system.topology
         if not self.system.operator.form.weighted:
             return self._relations
@@ -184,4 +184,5 @@ class EmbeddedDynamics:
         with torch.no_grad():
             alpha = gibbs_weights(model.potential, phi, topology)
         where = (topology.receivers.numpy(), topology.senders.numpy())
-        return [csr_array((alpha.double().numpy(), where), shape=(topology.num_nodes,) * 2)]
+        heads = alpha.reshape(len(alpha), -1).T.double().numpy()
+        return [csr_array((head, where), shape=(topology.num_nodes,) * 2) for head in heads]

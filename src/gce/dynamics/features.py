@@ -49,7 +49,7 @@ class FeatureDynamics:
         shape = form.shape
         parts = form.blocks(self.system.operator.coefficients, model.features.width)
         rest = shape.num_relations * shape.num_actions + shape.num_node_types
-        wanted = (1 if form.weighted else shape.num_relations, rest)
+        wanted = (shape.heads if form.weighted else shape.num_relations, rest)
         if parts is None or (len(parts.fields), len(parts.rest)) != wanted:
             raise InputError(
                 f"plans in feature space need shared blocks, this is {form.name!r}; adapt with hom_mean or hom"
@@ -182,7 +182,7 @@ class FeatureDynamics:
         return found
 
     def _fields(self, x: Float[Array, " s"]) -> list[csr_array]:
-        """G of each field: alpha at these features, or the edges of each relation."""
+        """G of each field: alpha of each head at these features, or the edges of each relation."""
         model, topology = self.system.model, self.system.topology
         if not self.system.operator.form.weighted:
             return self._relations
@@ -190,7 +190,8 @@ class FeatureDynamics:
         with torch.no_grad():
             alpha = gibbs_weights(model.potential, psi[:, model.config.num_state :], topology)
         where = (topology.receivers.numpy(), topology.senders.numpy())
-        return [csr_array((alpha.numpy().astype(self.dtype), where), shape=(topology.num_nodes,) * 2)]
+        heads = alpha.reshape(len(alpha), -1).T.numpy().astype(self.dtype)
+        return [csr_array((head, where), shape=(topology.num_nodes,) * 2) for head in heads]
 
     def _step(self, t: int, fields: list[csr_array]) -> GraphStep:
         fresh = t == 0 and self.opening and self.system.model.config.fresh_start

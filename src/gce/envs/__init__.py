@@ -43,7 +43,8 @@ RESERVED = ("own",)
 def world_named(name: Any) -> type[GraphEnv]:
     if not isinstance(name, str) or name not in WORLDS:
         raise InputError(
-            f"there is no world {name!r}; the worlds are {', '.join(WORLDS)}, and gce.envs.register_world adds one"
+            f"there is no world {name!r}; the worlds are {', '.join(WORLDS)}; `gce.register` adds one, or the module "
+            "given to --plugin"
         )
     return WORLDS[name]
 

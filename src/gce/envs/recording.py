@@ -23,11 +23,11 @@ from typing import Any
 
 import numpy as np
 
+from gce.cluster.crew import crew, key_of
 from gce.envs import GraphEnv, world_named
 from gce.errors import InputError, real, said_of, whole
 from gce.files import locked, read_npz, writable, write_text
 from gce.names import some
-from gce.progress import workers as pool
 from gce.trajectory import Dataset, Episode, Limits, Writer
 
 Progress = Callable[[int], None]
@@ -133,10 +133,11 @@ def record(
     out: Path | str,
     *,
     workers: int = 1,
+    on: str | None = None,
     shard: Shard | None = None,
     progress: Progress = lambda episodes: None,
 ) -> None:
-    """Record to a file; after an interruption the same call goes on where it stopped."""
+    """Record to a file; after an interruption the same call goes on where it stopped. on: as of `gce.cluster.crew`."""
     out, shard = Path(out), shard or Shard()
     groups = shard.groups(recording)
     if workers < 1:
@@ -149,11 +150,17 @@ def record(
     if not out.parent.is_dir():
         raise InputError(f"cannot write beside {out}: {out.parent} is not a folder; make it, or give another place")
     with writable(out), locked(out):
-        _record(recording, out, metadata, groups, workers, progress)
+        _record(recording, out, metadata, groups, workers, on, progress)
 
 
 def _record(
-    recording: Recording, out: Path, metadata: dict[str, Any], groups: range, workers: int, progress: Progress
+    recording: Recording,
+    out: Path,
+    metadata: dict[str, Any],
+    groups: range,
+    workers: int,
+    on: str | None,
+    progress: Progress,
 ) -> None:
     if out.exists():
         _refuse_to_overwrite(out, metadata)
@@ -161,16 +168,18 @@ def _record(
         return
 
     folder = _parts_folder(out, metadata)
-    parts = list(_parts(recording, groups, folder))
+    parts = list(_parts(recording, metadata, groups, folder.resolve()))
     for part, path in parts:
         if path.exists():
             progress(sum(recording.episodes_of(g) for g in part))
     waiting = [(part, path) for part, path in parts if not path.exists()]
     try:
-        for part in _run(recording, metadata, waiting, min(workers, max(1, len(waiting)))):
+        for part in _run(recording, metadata, waiting, min(workers, max(1, len(waiting))), on):
             progress(sum(recording.episodes_of(g) for g in part))
     except BaseException:
         _sweep(folder)
+        if not any(path.exists() for _, path in parts):
+            shutil.rmtree(folder)
         raise
 
     concatenate([path for _, path in parts], out, metadata)
@@ -339,31 +348,45 @@ def _sweep(folder: Path) -> None:
         stray.unlink(missing_ok=True)
 
 
-def _parts(recording: Recording, groups: range, folder: Path) -> Iterator[tuple[range, Path]]:
+def _parts(recording: Recording, metadata: dict[str, Any], groups: range, folder: Path) -> Iterator[tuple[range, Path]]:
+    """A part's file is named by all that decides it."""
     size = max(1, EPISODES_PER_PART // recording.group_size)
     for start in range(groups.start, groups.stop, size):
-        yield range(start, min(start + size, groups.stop)), folder / f"groups-{start:08d}.h5"
+        part = range(start, min(start + size, groups.stop))
+        key = key_of({"recording": metadata, "groups": [part.start, part.stop]})
+        yield part, folder / f"groups-{start:08d}-{key}.h5"
 
 
 def _run(
-    recording: Recording, metadata: dict[str, Any], parts: Sequence[tuple[range, Path]], workers: int
+    recording: Recording,
+    metadata: dict[str, Any],
+    parts: Sequence[tuple[range, Path]],
+    workers: int,
+    on: str | None,
 ) -> Iterator[range]:
-    """Record parts here or in worker processes; yields each as it is done."""
-    if workers == 1:
+    """Record parts here, in worker processes or on a cluster; yields each as it is done."""
+    if workers == 1 and on is None:
         for part, path in parts:
             _record_part(recording, metadata, part, path)
             yield part
         return
-    with pool(workers) as submit:
-        futures = {submit(_record_part, recording, metadata, part, path): part for part, path in parts}
+    if not parts:
+        return
+    with crew(workers, on) as team:
+        futures = {team.submit(_record_part, recording, metadata, part, path): (part, path) for part, path in parts}
         for future in as_completed(futures):
-            future.result()
-            yield futures[future]
+            name, (part, path) = future.result(), futures[future]
+            if not path.exists():
+                raise InputError(f"{name} was written, but not to {path.parent} here; let all workers see one folder")
+            yield part
 
 
-def _record_part(recording: Recording, metadata: dict[str, Any], groups: range, path: Path) -> None:
-    with Writer(path, metadata) as writer:
-        record_groups(recording, groups, writer)
+def _record_part(recording: Recording, metadata: dict[str, Any], groups: range, path: Path) -> str:
+    """The name of the file, which may be there: of work that was thought lost."""
+    if not path.exists():
+        with Writer(path, metadata) as writer:
+            record_groups(recording, groups, writer)
+    return path.name
 
 
 def _refuse_to_overwrite(out: Path, metadata: dict[str, Any]) -> None:

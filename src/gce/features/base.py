@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from gce.errors import InputError
 from gce.features.inputs import InputLayer, Points, place_coordinates
 from gce.graphs.topology import Topology
-from gce.names import register, registered
+from gce.names import add, registered
 from gce.operators import Operator
 from gce.operators.prior import TrainingPrior
 from gce.operators.regression import FieldRows, Prior
@@ -329,7 +329,7 @@ KINDS: dict[str, type[Features]] = {}
 
 def register_features(kind: Any) -> Any:
     """Make a kind of features known by its name, as a decorator or a call; one that breaks the contract is refused."""
-    register(KINDS, kind, Features, needs=("Config",))
+    add(KINDS, kind, Features, needs=("Config",))
     try:
         config: Any = kind.Config
         derived = isinstance(config, type) and issubclass(config, FeaturesConfig)
@@ -346,4 +346,4 @@ def register_features(kind: Any) -> Any:
 
 
 def kind_named(name: str) -> type[Features]:
-    return registered(KINDS, name, "kind of features", "gce.features.register_features before it is asked for")
+    return registered(KINDS, name, "kind of features")

@@ -27,6 +27,17 @@ if TYPE_CHECKING:
     from torch_geometric.data import Data
 
 
+SHAPES = (
+    ("edge_index", 2, "iu"),
+    ("edge_type", 1, "iu"),
+    ("node_type", 1, "iu"),
+    ("node_attributes", 2, "fiu"),
+    ("edge_attributes", 2, "fiu"),
+    ("tied", 2, "iu"),
+)
+"""The arrays of a graph, their dimensions and kinds of values."""
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Graph(Shown):
     """Typed nodes, directed typed edges, and which coordinates of different nodes are one.
@@ -46,6 +57,14 @@ class Graph(Shown):
     tied: Int[np.ndarray, "nodes coordinates"] | None = None
 
     def __post_init__(self) -> None:
+        for field, ndim, kinds in SHAPES:
+            value = getattr(self, field)
+            if value is not None and (np.ndim(value) != ndim or value.dtype.kind not in kinds):
+                told = "whole numbers" if kinds == "iu" else "numbers"
+                raise InputError(
+                    f"{field} has shape {np.shape(value)} of {getattr(value, 'dtype', type(value).__name__)} values, "
+                    f"expected {told} of {ndim} dimensions"
+                )
         nodes, edges = len(self.node_type), self.edge_index.shape[1]
         if nodes == 0:
             raise InputError("a graph needs at least one node, got none")

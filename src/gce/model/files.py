@@ -28,6 +28,8 @@ MODEL, VERSIONS = "gce-model", (2, 1)
 DIGEST = "sha256"
 MODEST, LARGEST = 1000, 1e12
 """Whole numbers in a configuration: at most so large, or as many as the largest tensor has entries; any other."""
+FARTHEST = 1e6
+"""How far a step at the usual velocity may lead from 1 of the usual positions, as a factor."""
 FORMERLY = {
     "encoder.": "features.encoder.",
     "implicit.": "features.channels.",
@@ -66,6 +68,8 @@ def load_model(folder: Path | str) -> Model:
             )
         model = Model(config)
         model.load_state_dict(tensors, strict=not absent)
+        if not all(1 / FARTHEST < ratio < FARTHEST for ratio in model.ratios):
+            raise InputError(f"a step of {config.dt} s does not fit the units of its velocities and positions")
         model.method = text.get("method", model.method)  # older files do not say it: the kind of features does
         if model.method not in METHODS:
             raise InputError(f"it is of the method {model.method!r}, not one of {', '.join(METHODS)}")

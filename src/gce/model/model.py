@@ -95,7 +95,8 @@ class Model(Shown, Units):
         self.features = c.kind(c, c.features)
         self.potential = make_potential(c.potential, self.features.num_phi, c.potential_value, c.potential_learned)
         copies = self.features.copies
-        shape = Shape(copies * self.features.width, copies * c.num_inputs, c.num_relations, c.num_node_types)
+        sizes = copies * self.features.width, copies * c.num_inputs, c.num_relations, c.num_node_types
+        shape = Shape(*sizes, heads=self.potential.heads)
         self.form: Form = make_form(self.features.form_named(c.form), shape, c.own_block)
         self.method = c.kind.method
 

@@ -21,28 +21,30 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from gce.graphs.topology import Topology
-from gce.names import register, registered
+from gce.names import add, registered
 from gce.operators.pairs import Pairs
 from gce.potentials import mean_field
 
 
 @dataclass(frozen=True)
 class Shape:
-    """Sizes a form needs: features psi and actions of a node, and the numbers of relation and node types."""
+    """Sizes a form needs: features psi and actions of a node, the numbers of relation and node types, and of the heads
+    of the potential, each of which has a mean field."""
 
     num_features: int
     num_actions: int
     num_relations: int
     num_node_types: int
+    heads: int = 1
 
 
 @dataclass(frozen=True, eq=False)
 class Blocks:
     """C by rows: psi_i' = own' psi_i + sum over k of fields_k' (k-th field of i) + rest' (actions and constants).
 
-    own: [features, targets], zero where a form has none. fields: one for all neighbours under Gibbs weights where the
-    form is `weighted`, otherwise one for the sum of each relation. rest: actions, by relation where there are fields,
-    then constants.
+    own: [features, targets], zero where a form has none. fields: one for all neighbours under the Gibbs weights of
+    each head where the form is `weighted`, otherwise one for the sum of each relation. rest: actions, by relation
+    where there are fields, then constants.
     """
 
     own: Float[Tensor, "width m"]
@@ -144,12 +146,12 @@ FORMS: dict[str, type[Form]] = {}
 
 def register_form(cls: Any) -> Any:
     """Make a form known by its name, as a decorator or a call; `del FORMS[name]` takes it out again."""
-    return register(FORMS, cls, Form, needs=("shared",))
+    return add(FORMS, cls, Form, needs=("shared",))
 
 
 def make_form(name: str, shape: Shape, own_block: bool = True) -> Form:
     """A form by name; own_block: whether a form that has a block of a node's own features uses it."""
-    return registered(FORMS, name, "form", "gce.operators.register_form before loading")(shape, own_block)
+    return registered(FORMS, name, "form")(shape, own_block)
 
 
 @register_form
@@ -253,7 +255,7 @@ class HomMeanForm(Form):
         return self.num_state_regressors(topology) + s.num_relations * s.num_actions + s.num_node_types
 
     def num_state_regressors(self, topology: Topology) -> int:
-        return self.shape.num_features * (2 if self.own_block else 1)
+        return self.shape.num_features * (self.shape.heads + self.own_block)
 
     def state_regressors(self, features: Tensor, actions: Tensor, weights: Tensor | None, topology: Topology) -> Tensor:
         if weights is None:
@@ -266,8 +268,8 @@ class HomMeanForm(Form):
 
     def blocks(self, coefficients: Tensor, width: int) -> Blocks:
         own = coefficients[:width] if self.own_block else torch.zeros_like(coefficients[:width])
-        after = coefficients[width:] if self.own_block else coefficients
-        return Blocks(own, after[None, :width], after[width:])
+        after, heads = coefficients[width:] if self.own_block else coefficients, self.shape.heads
+        return Blocks(own, after[: heads * width].unflatten(0, (heads, width)), after[heads * width :])
 
 
 @register_form

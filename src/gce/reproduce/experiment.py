@@ -16,17 +16,17 @@ import json
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_COMPLETED, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
 from functools import cache, cached_property
-from itertools import islice
+from itertools import islice, takewhile
 from pathlib import Path
 from typing import Any, ClassVar
 
+from gce.cluster.crew import crew
 from gce.envs import world_named
 from gce.errors import InputError
 from gce.files import border, read_json, write_text
-from gce.progress import workers
 from gce.reproduce.methods import LATENT, SLOW, Method, method
 from gce.reproduce.statistics import Record
 
@@ -153,27 +153,31 @@ class Queue:
     def missing(self, cells: Sequence[Cell]) -> list[Cell]:
         return [cell for cell in self.shard.part(cells) if self.store.find(cell) is None]
 
-    def run(self, cells: Sequence[Cell], run: Compute, jobs: int, done: Callable[[int], None]) -> None:
-        """In so many processes of one thread each, or here for one; cells begin in their order."""
-        if jobs == 1 or not cells:
-            for cell in cells:
-                done(self._run_one(cell, run))
+    def run(
+        self, cells: Sequence[Cell], run: Compute, jobs: int, done: Callable[[int], None], on: str | None = None
+    ) -> None:
+        """Here for one job, or as `crew` says; cells begin in their order."""
+        left = takewhile(lambda cell: time.monotonic() <= self.deadline, cells)
+        if on is None and jobs == 1 or not cells:
+            for cell in left:
+                done(keep_one(self.store, cell, run))
             return
-        left = iter(cells)
-        with workers(jobs) as submit:
-            begun = {submit(self._run_one, cell, run) for cell in islice(left, jobs)}
-            while begun:
+        with crew(jobs, on) as team:
+            begun: set[Future[int]] = set()
+            while True:
+                some = islice(left, max(0, team.size() - len(begun)))
+                begun |= {team.submit(keep_one, self.store, cell, run) for cell in some}
+                if not begun:
+                    return
                 ended, begun = wait(begun, return_when=FIRST_COMPLETED)
                 for future in ended:
                     done(future.result())
-                begun |= {submit(self._run_one, cell, run) for cell in islice(left, len(ended))}
 
-    def _run_one(self, cell: Cell, run: Compute) -> int:
-        """How many cells were computed."""
-        if time.monotonic() > self.deadline:
-            return 0
-        self.store.keep(cell, compute(cell, run))
-        return 1
+
+def keep_one(store: Store, cell: Cell, run: Compute) -> int:
+    """How many cells were computed."""
+    store.keep(cell, compute(cell, run))
+    return 1
 
 
 @dataclass(frozen=True)

@@ -89,11 +89,12 @@ def reproduce(
     bar: Bar,
     minutes: float = float("inf"),
     jobs: int = 1,
+    on: str | None = None,
 ) -> dict[str, int]:
     """Compute what is missing; without a shard, write the results too. Returns the number of failures by name.
 
     minutes: no cell is begun after so long; the results then hold the runs that are there.
-    jobs: processes side by side.
+    jobs, on: processes side by side, or a cluster (`gce.cluster.crew`).
     Shards only fill the store: bring the folders of all together, and run once more without a shard.
     """
     store = Store(context.results / ".cells")
@@ -111,7 +112,7 @@ def reproduce(
             missing = queue.missing(cells)
             done(len(queue.shard.part(cells)) - len(missing))
             run = partial(experiment.run, context=context)
-            queue.run(missing, run, jobs, done)
+            queue.run(missing, run, jobs, done, on)
             records = [record for cell in whole if (record := store.find(cell)) is not None]
             failures[experiment.name] = sum("failure" in record for record in records)
             if shard is None and records:

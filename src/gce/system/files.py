@@ -17,6 +17,7 @@ from gce.model.files import LARGEST, digest_of, load_model, read_pair, save_mode
 from gce.system.evidence import Starts
 from gce.system.system import System, class_of
 from gce.system.uncertainty import Range, Spread
+from gce.trajectory.episode import check_graph
 
 SYSTEM, VERSIONS = "gce-system", (1,)
 GRAPH = ("edge_index", "edge_type", "node_type", "node_attributes", "edge_attributes", "tied")
@@ -66,7 +67,9 @@ def load_system(folder: Path | str) -> System:
         total, squares, smoothed = (tensors[f"starts_{name}"].numpy() for name in ("total", "squares", "smoothed"))
         starts = Starts(int(text["episodes"]), total, squares, smoothed, float(text["noise"]))
         spread = Spread(tensors["spread_squares"].numpy(), tensors["spread_counts"].numpy())
-        system = class_of(model).restored(model, Graph(**arrays), tensors, text, starts, spread)
+        graph = Graph(**arrays)
+        check_graph(model.config, graph, "its graph")
+        system = class_of(model).restored(model, graph, tensors, text, starts, spread)
         reach = Range(*tensors["reach"].double().numpy()) if "reach" in tensors else None
         if reach is not None and len(reach.low) != model.config.num_observations + model.config.num_inputs:
             raise ValueError(f"the range adapted to is of {len(reach.low)} coordinates")

@@ -23,7 +23,7 @@ from gce.operators.hierarchy import Strengths, Sums
 from gce.system.evidence import Evidence, Starts, model_inputs
 from gce.system.left_out import Fit, recorded, starts_of
 from gce.system.system import Path, System
-from gce.system.uncertainty import Spread, jacobian
+from gce.system.uncertainty import Spread, jacobian, of_covariance
 from gce.trajectory import Episode
 
 
@@ -138,7 +138,7 @@ class GeneralSystem(System):
             found.append(P)
         seen = torch.arange(len(P)).reshape(nodes, -1)[:, : c.num_observations].flatten()
         unit = self.model.observation_std.double().repeat(nodes)
-        return (torch.stack(found)[:, seen][:, :, seen] * unit[:, None] * unit).cpu().numpy()
+        return of_covariance((torch.stack(found)[:, seen][:, :, seen] * unit[:, None] * unit).cpu().numpy())
 
     def kept(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         tensors = {name: value for name, value in vars(self.evidence.sums).items() if isinstance(value, Tensor)}

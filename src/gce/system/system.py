@@ -181,12 +181,12 @@ class System(Shown):
         nodes, c = self.graph.num_nodes, self.model.config
         if features and reproject:
             J = [jacobian(lambda z: self._features(z).flatten(), z).double() for z in carried]
-            return torch.stack([j @ p @ j.T for j, p in zip(J, P, strict=True)]).cpu().numpy()
+            P = torch.stack([j @ p @ j.T for j, p in zip(J, P, strict=True)])
         if features:
-            return P.cpu().numpy()
+            return doubts.of_covariance(P.cpu().numpy())
         seen = torch.arange(carried.shape[1]).reshape(nodes, -1)[:, : c.num_observations].flatten()
         unit = self.model.observation_std.double().repeat(nodes)
-        return (P[:, seen][:, :, seen] * unit[:, None] * unit).cpu().numpy()
+        return doubts.of_covariance((P[:, seen][:, :, seen] * unit[:, None] * unit).cpu().numpy())
 
     def linearise(
         self,

@@ -203,7 +203,8 @@ def blocks(model: Model, operator: Operator) -> tuple[Float[Tensor, "f f"], Floa
     parts = form.blocks(operator.coefficients.double(), features.width)
     if parts is None or not form.weighted or len(parts.fields) != 1:
         raise InputError(
-            f"a certificate needs shared blocks (hom_mean), the operator is {form.name!r}; adapt with hom_mean"
+            f"a certificate needs shared blocks and one mean field (hom_mean), the operator is {form.name!r} with "
+            f"{form.shape.heads}; adapt with hom_mean, and a potential with one head"
         )
     if features.planned_in_features:
         return parts.own.T, parts.fields[0].T
@@ -339,6 +340,14 @@ def of_prediction(system: System, predicted: Float[Array, "steps_plus_1 nodes d"
     if outside.any():
         step, node, _ = np.argwhere(outside)[0]
         warn(f"the action of node {node} at step {step} is outside the range adapted to; keep to what was tried")
+
+
+def of_covariance(P: Array) -> Array:
+    """The same, with a warning where it is not finite."""
+    finite = np.isfinite(P).all((1, 2))
+    if not finite.all():
+        warn(f"the covariance is not finite from step {int(np.argmin(finite))} on; {GO_ON}")
+    return P
 
 
 def of_plan(

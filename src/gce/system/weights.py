@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -32,7 +33,8 @@ REPLACED: dict[str, type[Potential]] = {"nrmse_identity": Identity, "nrmse_unifo
 def weights_along(
     system: System, observations: Float[Array, "steps_plus_1 nodes d"], actions: Float[Array, "steps nodes a"]
 ) -> Float[Array, "steps_plus_1 edges"]:
-    """alpha of every edge at each observation of an episode; no edges where the form of the operator has no weights."""
+    """alpha of every edge at each observation of an episode, the mean of all heads; no edges where the form of the
+    operator has no weights."""
     model = system.model
     if not model.form.weighted:
         return np.zeros((len(observations), 0))
@@ -41,7 +43,8 @@ def weights_along(
     with torch.no_grad():
         x = model.states(seen, acted)
         phi = nodes_first(model.features(x, system.topology)[..., model.config.num_state :])
-        return gibbs_weights(model.potential, phi, system.topology).T.double().cpu().numpy()
+        alpha = gibbs_weights(model.potential, phi, system.topology)
+        return (alpha.mean(-1) if alpha.ndim == phi.ndim else alpha).T.double().cpu().numpy()
 
 
 def spread_of(weights: Float[Array, "steps edges"], topology: Topology) -> dict[str, float]:
@@ -56,6 +59,7 @@ def with_potential(model: Model, potential: Potential) -> Model:
     """The same model under another potential; tensors are shared."""
     other = copy.copy(model)
     other._modules = {**model._modules, "potential": potential}
+    other.form = type(model.form)(replace(model.form.shape, heads=potential.heads), model.form.own_block)
     return other
 
 

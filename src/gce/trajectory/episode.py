@@ -58,19 +58,28 @@ def check_one_system(sizes: Sizes, episodes: Sequence[Episode], graph: Graph) ->
         for what, found, expected in (
             ("coordinates", episode.observations.shape[2], sizes.num_observations),
             ("action coordinates", episode.actions.shape[2], sizes.num_actions),
-            ("node attributes", g.node_attributes.shape[1], sizes.num_node_attributes),
-            ("edge attributes", g.edge_attributes.shape[1], sizes.num_edge_attributes),
         ):
             if found != expected:
                 raise InputError(f"episode {k} has {found} {what}, the model was made for {expected}")
-        for what, found, known in (
-            ("relation", int(g.edge_type.max()), sizes.num_relations),
-            ("node", int(g.node_type.max()), sizes.num_node_types),
-        ):
-            if found >= known:
-                raise InputError(
-                    f"episode {k} has {what} type {found}, the model knows 0 to {known - 1}; train it on such data"
-                )
+        check_graph(sizes, g, f"episode {k}")
+
+
+def check_graph(sizes: Sizes, g: Graph, whose: str) -> None:
+    """A graph that the model was not made for is refused."""
+    for what, found, expected in (
+        ("node attributes", g.node_attributes.shape[1], sizes.num_node_attributes),
+        ("edge attributes", g.edge_attributes.shape[1], sizes.num_edge_attributes),
+    ):
+        if found != expected:
+            raise InputError(f"{whose} has {found} {what}, the model was made for {expected}")
+    for what, found, known in (
+        ("relation", int(g.edge_type.max()), sizes.num_relations),
+        ("node", int(g.node_type.max()), sizes.num_node_types),
+    ):
+        if found >= known:
+            raise InputError(
+                f"{whose} has {what} type {found}, the model knows 0 to {known - 1}; train it on such data"
+            )
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -69,6 +69,9 @@ CHUNK_BYTES = 1 << 17
 SLACK_BYTES = 1 << 20
 """Room kept for HDF5's own books beside the rows."""
 
+LIBRARY = ("v110", "v110")
+"""HDF5's layout from 1.10 on: its own books carry checksums. Texts of one length need no other, old books."""
+
 Sink = Callable[[str, Array], None]
 """Takes rows of a named array, in order: into memory or into a file."""
 
@@ -172,7 +175,7 @@ class Writer(Flattener):
         self._place = ExitStack()
         self._temporary = self._place.enter_context(written(self.path))
         try:
-            self._file = h5py.File(self._temporary, "w")
+            self._file = h5py.File(self._temporary, "w", libver=LIBRARY)
         except OSError as error:
             self._leave()
             raise InputError(f"cannot write {self.path}: {_reason(error)}; give another place") from None
@@ -180,10 +183,10 @@ class Writer(Flattener):
         self._dtype, self._bytes = np.dtype(dtype), 0
         self._waiting: dict[str, list[np.ndarray]] = {}
         self._checksums: dict[str, int] = {}
-        self._file.attrs["format"] = FORMAT
         self._file.attrs["format_version"] = VERSION
         text = json.dumps(metadata, sort_keys=True)
-        self._file.attrs["metadata"] = text
+        for name, value in (("format", FORMAT), ("metadata", text)):
+            self._file.attrs.create(name, np.bytes_(value))
         self._file.attrs[METADATA_CHECKSUM] = zlib.crc32(text.encode())
 
     def finish(self) -> None:
@@ -191,8 +194,12 @@ class Writer(Flattener):
         tables = self.tables()
         self._flush(also=sum(len(repr(v.tolist())) + 4096 for v in tables.values()))
         for name, values in tables.items():
-            text = values.dtype == object
-            array = self._file.create_dataset(name, data=values, dtype=h5py.string_dtype() if text else values.dtype)
+            stored = values
+            if values.dtype == object and len(values) * max(map(len, values)) < 4 * sum(map(len, values)) + SLACK_BYTES:
+                stored = values.astype(bytes)
+            array = self._file.create_dataset(
+                name, data=stored, dtype=h5py.string_dtype() if stored.dtype == object else stored.dtype
+            )
             array.attrs[CHECKSUM] = checksum(values)
         self._file.close()
         self._place.close()

@@ -142,6 +142,10 @@ def _grid(table: Table, nodes: list[str], problems: Problems) -> np.ndarray | No
         gap = next(step for step in range(first, last) if step not in known)
         problems.add(table.file, f"there is no row for step {gap}, but there are some for step {last}")
         return None
+    if (last - first + 1) * len(nodes) > 10 * len(steps) + 10**6:
+        count = f"{len(steps)} rows for {last - first + 1} steps of {len(nodes)} nodes"
+        problems.add(table.file, f"there are {count}; give every node a row at every step")
+        return None
     grid = np.full((last - first + 1, len(nodes)), -1)
     for row, (step, node) in enumerate(zip(steps, who, strict=True)):
         if grid[step - first, node] >= 0:
@@ -201,7 +205,7 @@ def _read_npz(
     found = {}
     for name in ARRAYS:
         length, width = steps + (name == "observations"), len(getattr(columns, name))
-        array = arrays.get(name, np.zeros((length, len(nodes), 0)))
+        array = arrays.get(name, np.zeros((max(length, 0), len(nodes), 0)))
         if name != "observations" and len(array) == steps + 1:
             array = array[:-1]  # the action that leads nowhere
         if array.shape != (length, len(nodes), width) or steps < 1:

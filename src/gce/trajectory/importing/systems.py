@@ -81,9 +81,11 @@ def read_system(folder: Path, root: Path, name: str, settings: Settings, problem
         else:
             problems.add(files[0], "there is no column node with the nodes of the system", 1)
         return None
+    known = {""}
     for k, label in enumerate(nodes):
-        if table is not None and (not label or label in nodes[:k]):
+        if table is not None and label in known:
             problems.add(nodes_file, f"node {label!r} must have a name of its own", table.rows[k], "node")
+        known.add(label)
     if table is None:
         table = Table(nodes_file, {}, {}, [])
     attributes, sides = _node_columns(table, problems)
@@ -146,10 +148,11 @@ def _actuated(
         return np.array([TRUTH.get(cell.lower(), False) for cell in table.text["actuated"]], bool)
     if settings.actuated is None:
         return None
+    known, acting = set(nodes), set(settings.actuated)
     for label in settings.actuated:
-        if label not in nodes:
+        if label not in known:
             problems.add(folder / "system.toml", f"actuated names {label!r}, but there is no such node")
-    return np.array([label in settings.actuated for label in nodes], bool)
+    return np.array([label in acting for label in nodes], bool)
 
 
 def _edges(file: Path, nodes: list[str], problems: Problems) -> tuple[np.ndarray, list[str], ByName]:

@@ -1,0 +1,1 @@
+"""Work beside this process, on engines of others: independent pieces on Dask (`crew`)."""
