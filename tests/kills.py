@@ -1,6 +1,4 @@
-"""Kills and ends long jobs at random moments, and gives them again.
-
-In tests/: `python -m kills --kills 200 --terms 100`.
+"""Kills and ends long jobs at random moments, and gives them again: `python -m kills --kills 200 --terms 100`.
 
 A process that has imported everything forks each job into a session of its own, so that a job is cheap and whatever
 outlives it is found. After a signal nothing of the session is left after 5 s, and files at their final names are whole;
@@ -139,12 +137,8 @@ def digests(out: Path) -> dict[str, str]:
     found = {}
     for file in sorted(out.rglob("*")):
         name = str(file.relative_to(out))
-        if (
-            file.is_file()
-            and not any(word in name for word in ("timings", "tfevents"))
-            and ".cells" not in name
-            and not hidden(file, out)
-        ):
+        aside = any(word in name for word in ("timings", "tfevents", ".cells"))
+        if file.is_file() and not aside and not hidden(file, out):
             content = file.read_bytes()
             if file.suffix in (".json", ".jsonl", ".csv", ".md", ".html"):
                 content = OWN.sub("", content.decode()).encode()

@@ -21,6 +21,7 @@ from gce.reproduce.claims import claims, lead_table
 from gce.reproduce.control_tables import Bandwidth, Dimension, FittingNumber, GridNoise, Main
 from gce.reproduce.experiment import PAPER, PRESETS, Cell, Context, Experiment, Preset, Queue, Shard, Store, write_file
 from gce.reproduce.foreign import Foreign
+from gce.reproduce.marked import fill
 from gce.reproduce.picture_tables import ControlPictures, EvalTime, Weights
 from gce.reproduce.prediction_tables import Prediction, Recorded, SampleEfficiency
 from gce.reproduce.statistics import Record, csv_text, markdown
@@ -170,6 +171,7 @@ def report(context: Context) -> list[str]:
     if not found:
         raise InputError(f"{context.results} holds no results; run an experiment first")
     write_file(context.results / "README.md", _readme(found, context))
+    fill(context.results.resolve().parent, context.results)
     return found
 
 

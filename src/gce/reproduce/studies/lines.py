@@ -54,7 +54,7 @@ class Lines:
         import torch
 
         torch.set_num_threads(1)
-        known = {tuple(record[name] for name in asked[0]) for record in self.records}
+        known = {tuple(record.get(name) for name in asked[0]) for record in self.records}
         missing = [settings for settings in asked if tuple(settings.values()) not in known]
         with progress(description, len(asked), "runs") as done:
             done(len(asked) - len(missing))

@@ -1,0 +1,147 @@
+"""Tables in README and in the docs that are written from the results, so that no figure there is older than its run.
+
+    <!-- table: NAME -->
+    <!-- end of table -->
+
+`gce reproduce report` writes what stands between two such lines; a test fails where a page says otherwise.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gce.errors import InputError
+from gce.files import read_json
+from gce.reproduce import paper
+from gce.reproduce.experiment import records_in, write_file
+from gce.reproduce.statistics import Record, markdown, select, short, summarise
+
+MARK = re.compile(r"(<!-- table: (\w+) -->\n)(.*?)(<!-- end of table -->)", re.DOTALL)
+
+
+def pages(root: Path) -> list[Path]:
+    """README and the docs, where they have marked tables."""
+    return [page for page in (root / "README.md", *sorted((root / "docs").rglob("*.md"))) if _marked(page)]
+
+
+def _marked(page: Path) -> bool:
+    return page.is_file() and MARK.search(page.read_text()) is not None
+
+
+def filled(text: str, results: Path) -> str:
+    """A page with its tables as the results have them."""
+
+    def table(match: re.Match[str]) -> str:
+        opening, name, _, end = match.groups()
+        if name not in TABLES:
+            raise InputError(f"there is no table {name!r} to write; the tables are {', '.join(TABLES)}")
+        return f"{opening}{TABLES[name](results)}{end}"
+
+    return MARK.sub(table, text)
+
+
+def fill(root: Path, results: Path) -> None:
+    for page in pages(root):
+        write_file(page, filled(page.read_text(), results))
+
+
+def control(results: Path) -> str:
+    """Control error of `main`: the same systems in each column."""
+    records = records_in(results, "main")
+    columns = [(world, split) for world in ("rope", "soft", "swim") for split in (paper.SEEN, paper.UNSEEN)]
+    rows = [
+        ["doing nothing", *(_mean(select(records, method=BEST, world=w, split=s), "nothing") for w, s in columns)],
+        *(
+            [words, *(_mean(select(records, method=name, world=w, split=s)) for w, s in columns)]
+            for words, name in (
+                ("**structured**", BEST),
+                ("general", "general"),
+                ("published", "published"),
+                ("CKO of Li et al., trained here", "cko"),
+            )
+            if select(records, method=name)
+        ),
+        ["the paper, its own systems", *(f"{paper.MAIN[w, s, 'ours_gaussian'][1][0]}" for w, s in columns)],
+    ]
+    return markdown(["control error, n 48 a cell", *(f"{w.capitalize()}, {s}" for w, s in columns)], rows)
+
+
+BEST = "ours_shipped"
+
+
+def _mean(records: Sequence[Record], figure: str = "control_error") -> str:
+    found = summarise(records, figure)
+    return "–" if not found.n else short(found.mean) + ("" if found.n == 48 else f" (n {found.n})")
+
+
+def recorded(results: Path) -> str:
+    """Control error and prediction on the recorded groups of Li et al. that are here."""
+    records = records_in(results, "recorded")
+    worlds = ("rope", "soft", "swim")
+    rows: list[list[Any]] = [
+        ["control error, doing nothing", *(_four(records, BEST, w, "nothing") for w in worlds)],
+        ["&nbsp; structured", *(_four(records, BEST, w, "control_error") for w in worlds)],
+        ["&nbsp; Li et al., published models", *(short(_group_mean(w, 0)) for w in worlds)],
+        ["prediction, mean NRMSE over 100 steps, structured", *(_four(records, BEST, w, "nrmse_mean") for w in worlds)],
+        ["&nbsp; Li et al., published models", *(short(_group_mean(w, 2)) for w in worlds)],
+    ]
+    return markdown(["four recorded groups (n 4)", *(w.capitalize() for w in worlds)], rows)
+
+
+def _four(records: Sequence[Record], method: str, world: str, figure: str) -> str:
+    return short(summarise(select(records, method=method, world=world), figure).mean)
+
+
+def _group_mean(world: str, figure: int) -> float:
+    return float(np.mean(paper.PUBLISHED_GROUPS[world][figure]))
+
+
+def grids(results: Path) -> str:
+    """The share of the voltage error that two plans leave on standard test cases."""
+    cases = read_json(results / "real_grids.json")["cases"]
+    rows = [
+        [words, *(f"{case['methods'][name]['error']:.3f}" for case in cases.values())]
+        for words, name in (("doing nothing", "nothing"), ("**structured**", "ours"), ("oracle", "oracle"))
+    ]
+    stresses = next(iter(cases.values()))["seeds"]
+    return markdown([f"voltage error left, n {stresses}", *cases], rows)
+
+
+def published(results: Path) -> str:
+    """What the shipped models of the paper's method reach."""
+    rows = []
+    for name, figures in read_json(results / "published.json").items():
+        world, split, label = name.split(", ")
+        if label != "published":
+            continue
+        known = paper.MAIN.get((world, split, "ours_gaussian"))
+        told = {k: f"{v[0]:.3f} +- {v[1]:.3f}" for k, v in figures.items() if isinstance(v, list)}
+        error = told.get("voltage_error", told["control_error"])
+        rows.append(
+            [
+                f"{world.capitalize()}, {split}",
+                figures["n"],
+                told["nrmse"],
+                told.get("identity", "–").split(" ")[0],
+                error,
+                "1" if "voltage_error" in told else told["nothing"].split(" ")[0],
+                "–" if known is None else known[1][0],
+                told.get("self", "–").split(" ")[0],
+            ]
+        )
+    header = ["world, sizes", "n", "NRMSE, mean of 100 steps", "identity", "control error", "nothing", "the paper"]
+    return markdown([*header, "self-weight"], rows)
+
+
+TABLES: dict[str, Callable[[Path], str]] = {
+    "control": control,
+    "recorded": recorded,
+    "grids": grids,
+    "published": published,
+}
+"""The tables by name."""
