@@ -2,11 +2,11 @@
 
     OMP_NUM_THREADS=1 python -m bench.flock_models --systems 24
 
-For each sharpness of the truth three models are trained on the same recordings for as many iterations: Hom+Mean with
-Gibbs weights (sigma 2, fixed), Hom, and Hom+Mean under identity weights. Each is adapted to eight episodes of systems
-it has not seen, predicts a ninth (mean NRMSE over 100 steps) and steers the flock to where that was after 40 steps.
-`off` is the mean distance of learned weights from true ones, as a share of their mean. What is in results/flock.json
-is not computed again.
+For each sharpness of the truth four models are trained on the same recordings for as many iterations: Hom+Mean with
+Gibbs weights (sigma 2, fixed or learned), Hom, and Hom+Mean under identity weights. Each is adapted to eight episodes
+of systems it has not seen, predicts a ninth (mean NRMSE over 100 steps) and steers the flock to where that was after
+40 steps. `off` is the mean distance of learned weights from true ones, as a share of their mean. What is in
+results/flock.json is not computed again.
 """
 
 from __future__ import annotations
@@ -31,7 +31,12 @@ from gce.planning.controller import Controller, in_space_of
 from gce.system.weights import spread_of, weights_along
 
 SHARPNESS = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0)
-KINDS: dict[str, dict[str, Any]] = {"gibbs": {}, "hom": {"form": "hom"}, "identity": {"potential": "identity"}}
+KINDS: dict[str, dict[str, Any]] = {
+    "gibbs": {},
+    "hom": {"form": "hom"},
+    "identity": {"potential": "identity"},
+    "gibbs learned": {"potential_learned": True},
+}
 TEST = 9_000_000
 RESULTS = Path(__file__).parents[1] / "results" / "flock.json"
 EPISODES, HORIZON = 12, 40
@@ -80,12 +85,13 @@ def main() -> None:
     parser.add_argument("--iterations", type=int, default=1000)
     parser.add_argument("--systems", type=int, default=24)
     parser.add_argument("--sharpness", type=float, nargs="*", default=SHARPNESS)
+    parser.add_argument("--kinds", nargs="*", default=list(KINDS))
     parser.add_argument("--out", type=Path, default=RESULTS)
     asked = parser.parse_args()
     torch.set_num_threads(1)
     kept: dict[str, Any] = json.loads(asked.out.read_text()) if asked.out.is_file() else {}
     for k in asked.sharpness:
-        names = {kind: f"sharpness {k:g}, {kind}, {asked.iterations} iterations" for kind in KINDS}
+        names = {kind: f"sharpness {k:g}, {kind}, {asked.iterations} iterations" for kind in asked.kinds}
         with tempfile.TemporaryDirectory() as place:
             file = Path(place) / "flock.h5"
             if not set(names.values()) <= set(kept):

@@ -60,6 +60,34 @@ def swiped(page, fingers):
         send("touchEnd", points(-1, range(k + 1, len(fingers))))
 
 
+CONTRAST = """() => {
+  const channel = (v) => (v /= 255) <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4;
+  const light = (c) => 0.2126 * channel(c[0]) + 0.7152 * channel(c[1]) + 0.0722 * channel(c[2]);
+  const parts = (text) => text.match(/[\\d.]+/g).map(Number);
+  const behind = (e) => {
+    for (; e; e = e.parentElement) {
+      const c = parts(getComputedStyle(e).backgroundColor);
+      if (c.length < 4 || c[3] > 0) return c;
+    }
+    return [255, 255, 255];
+  };
+  const words = [...document.querySelectorAll("body *")].filter((e) =>
+    !e.closest("[disabled]") && e.getClientRects().length && !["SCRIPT", "STYLE"].includes(e.tagName)
+    && [...e.childNodes].some((n) => n.nodeType === 3 && n.textContent.trim()));
+  return words.map((e) => {
+    const style = getComputedStyle(e), ink = light(parts(e.namespaceURI.endsWith("svg") ? style.fill : style.color));
+    const paper = light(behind(e));
+    const ratio = (Math.max(ink, paper) + 0.05) / (Math.min(ink, paper) + 0.05);
+    return [ratio, e.tagName + " " + e.textContent.slice(0, 40)];
+  }).filter(([ratio]) => ratio < 4.5);
+}"""
+
+
+def pale(page):
+    """Texts whose contrast with what is behind them is below 4.5, with that contrast."""
+    return page.evaluate(CONTRAST)
+
+
 def overflow(page):
     """By how many pixels the page is wider than its window."""
     return page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")

@@ -56,7 +56,7 @@ def test_a_goal_from_a_file_and_a_folder_of_results(recording, capsys, tmp_path)
     assert answer["horizon"] == 12
     with Image.open(tmp_path / "run" / "control.gif") as picture:
         assert picture.n_frames > 12
-    assert (tmp_path / "run" / "control.png").stat().st_size > 5000
+    assert (tmp_path / "run" / "control.svg").stat().st_size > 5000
     kept = json.loads((tmp_path / "run" / "control.json").read_text())
     assert kept["control_error"] == answer["control_error"]
     with Dataset.open(tmp_path / "run" / "episode.h5") as data:

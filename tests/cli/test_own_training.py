@@ -72,7 +72,7 @@ def test_a_training_that_is_stopped_leaves_its_best_model(place, tmp_path, numbe
         (["--form", "hom"], "--method structured"),
         (["--minutes", "1", "--iterations", "5"], "give one of them"),
         (["--minutes", "-1"], "above zero"),
-        (["--shared-map"], "--method published"),
+        (["--maps", "one"], "--method published"),
     ],
 )
 def test_what_does_not_go_together_is_refused(place, tmp_path, capsys, options, said):

@@ -1,10 +1,12 @@
 """The paper's features: what they hold, what they refuse, and plans in their space."""
 
 import dataclasses
+import json
 
 import numpy as np
 import pytest
 import torch
+from safetensors import safe_open
 
 import gce
 from gce.control.graph_path import LinearPath
@@ -13,6 +15,7 @@ from gce.dynamics.embedded import EmbeddedDynamics
 from gce.envs import WORLDS
 from gce.model.files import about_model
 from gce.model.step import Stepper, path_of
+from gce.system.weights import weights_told
 from gce.training.preparation import config_for, prepare, settings_of
 
 
@@ -26,7 +29,7 @@ def recorded(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def trained(recorded):
-    return gce.train(recorded, method="published", iterations=12, horizon=4, training={"horizons": (4,)}).model
+    return gce.train(recorded, method="published", iterations=12, horizon=4).model
 
 
 @pytest.fixture(scope="module")
@@ -118,10 +121,28 @@ def test_a_published_model_is_saved_and_loaded(tmp_path, recorded, trained, syst
     np.testing.assert_array_equal(*paths)
 
 
+def test_errors_under_other_weights_are_numbers(recorded, system, monkeypatch):
+    far = np.full((recorded[0].length + 1, system.graph.num_nodes, 4), np.nan)
+    monkeypatch.setattr(gce.System, "predict", lambda *args, **kept: far)
+    told = weights_told(system, recorded[0], [recorded[k] for k in range(1, 6)], np.ones(4))
+    assert told["nrmse_uniform"] == told["nrmse_identity"] == 100
+
+
+def test_no_more_steps_are_predicted_than_asked_for(recorded, tmp_path):
+    gce.train(recorded, method="published", iterations=1, horizon=6, folder=tmp_path)
+    with safe_open(tmp_path / "checkpoint.safetensors", "pt") as kept:
+        assert json.loads(kept.metadata()["note"])["training"]["horizons"] == [4, 6, 6, 6, 6, 6, 6]
+
+
 def test_the_tuned_preset_changes_nothing_that_it_may_not():
     may = {"rounds", "node_width", "edge_width", "bound", "scale", "heard", "q1", "q2", "q_terminal"}
+    may |= {"shared_map", "actions"}  # text and pseudo code differ in both
     may_train = {"iterations", "horizon", "horizons", "learning_rate", "schedule", "forward", "relative"}
-    may_train |= {"fresh_share", "fit_episodes"}  # how windows are drawn and what operators are fitted on is not said
+    may_train |= {
+        "fresh_share",
+        "fit_fresh_share",
+        "fit_episodes",
+    }  # how windows are drawn and what operators are fitted on is not said
     for world in (None, *WORLDS):
         literal, school = settings_of("published", "literal", world, {})
         tuned, training = settings_of("published", "tuned", world, {})

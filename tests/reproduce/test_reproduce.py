@@ -190,7 +190,7 @@ def test_a_small_experiment_from_model_to_page(context):
     assert run["settings"]["method"] == "ours_shipped"
     assert 0 < run["figures"]["step_1"] < run["figures"]["mean"] < 0.5
     assert any("rope/cko has no trained model" in sentence for sentence in context.skipped)
-    for name in ("prediction.md", "prediction.csv", "prediction_rope_clean.png", "README.md"):
+    for name in ("prediction.md", "prediction.csv", "prediction_rope_clean.svg", "README.md"):
         assert (context.results / name).stat().st_size > 0
 
 

@@ -17,9 +17,9 @@ import numpy as np
 import pytest
 import torch
 
-from browser import DESK, PHONE, chromium, opened, overflow, swiped
+from browser import DESK, PHONE, chromium, opened, overflow, pale, swiped
 from gce.cli import main
-from gce.envs import Rope
+from gce.envs import WORLDS, PowerGrid, Rope
 from gce.errors import InputError
 from gce.system.system import adapt
 from gce.system.weights import weights_along
@@ -28,11 +28,13 @@ from gce.views.explorer.server import Bench, Explorer, Job, Server, Stopped
 from gce.views.explorer.workshop import (
     TRAINED,
     Choice,
+    Recorded,
     check,
     described,
     potentials_of,
     prepare,
     pursue,
+    reach,
     under_potential,
 )
 from small import system_episodes, untrained
@@ -94,6 +96,8 @@ def test_jobs_are_done_one_at_a_time_and_can_be_stopped():
     job.stop()
     go_on.set()
     assert ended(job)["state"] == "stopped"
+    passing = bench.start(lambda job: [job.tell("on", None) for _ in iter(int, 1)], passing=True)
+    assert ended(bench.start(lambda job: 43))["result"] == 43 and passing.look(0)["state"] == "stopped"
     with pytest.raises(InputError, match="there is no job 7"):
         bench.job(7)
     assert ended(bench.start(lambda job: 42))["result"] == 42
@@ -142,9 +146,9 @@ class Listener(Job):
         self.told.append((words, share))
 
 
-def test_a_plan_tells_how_far_it_is_and_can_be_stopped_on_the_way(prepared, monkeypatch):
+def test_a_plan_tells_how_far_it_is_and_can_be_stopped_on_the_way(prepared):
     protocol = dataclasses.replace(Rope.recipe.protocol, feedback=7)
-    monkeypatch.setattr(Rope, "recipe", dataclasses.replace(Rope.recipe, protocol=protocol))
+    prepared = dataclasses.replace(prepared, protocol=protocol)
     job = Listener()
     pursue(prepared, prepared.goal, 12, job)
     words, shares = zip(*job.told, strict=True)
@@ -315,6 +319,7 @@ def test_pick_drag_plan_and_watch_until_it_is_stopped(browser):
             job.stderr.readline()
             job.send_signal(signal.SIGINT)
             assert job.wait(10) == 0 and job.stderr.read().strip() == "stopped"
+            page.locator("#horizon").fill("30")
             page.locator("#plan").click()
             page.get_by_text("the server does not answer").wait_for(timeout=10_000)
             page.close()
@@ -323,12 +328,13 @@ def test_pick_drag_plan_and_watch_until_it_is_stopped(browser):
 
 
 def pick_and_drag(page):
-    page.locator("#plan:enabled").wait_for(timeout=60_000)
-    assert [o.strip() for o in page.locator("#world option").all_inner_texts()] == ["rope", "soft", "swim", "grid"]
+    page.locator("#plan:enabled").wait_for(timeout=120_000)
+    offered = [o.strip() for o in page.locator("#world option").all_inner_texts()]
+    assert offered[:5] == list(WORLDS) and offered[5:] in ([], list(PowerGrid.cases))
     page.locator("#objects").fill("4")
     page.locator("#potential").select_option("wide")  # picked while the system is still being made
     page.locator("#plan:disabled").wait_for()
-    page.locator("#plan:enabled").wait_for(timeout=60_000)
+    page.locator("#plan:enabled").wait_for(timeout=120_000)
     assert page.locator("#picture circle.body").count() == 4
     goal, box = across(page, "goal"), page.locator("#picture .goals circle").nth(2).bounding_box()
     page.mouse.move(box["x"] + 5, box["y"] + 5)
@@ -344,13 +350,16 @@ def plan_and_watch(page):
     page.locator("#horizon").fill("30")
     page.locator("#objects").fill("4")  # as it is: heard while the plan is made, and no reason to stop it
     page.locator("#plan").click()
-    page.get_by_text("of the error of doing nothing").wait_for(timeout=60_000)
+    page.get_by_text("of the error of doing nothing").wait_for(timeout=120_000)
+    page.get_by_text("step 30, 0.60 s").wait_for()  # played in its own time
     page.locator("#picture .ghosts circle[visibility=visible]").first.wait_for()
-    page.get_by_text("done").wait_for()
-    page.wait_for_timeout(1400)  # thirty steps at their pace
+    page.locator("#words", has_text="done,").wait_for()
     assert np.abs(np.subtract(across(page, "body"), start)).max() > 5
-    assert float(page.locator("#figures dd").nth(1).inner_text().split()[0]) < 90
+    assert float(page.locator("#figures dd").first.inner_text().split()[0]) < 90
     assert page.locator("#distance path.series").count() == 3
+    page.locator("#step").fill("12")
+    assert page.locator("#clock").inner_text() == "step 12, 0.24 s"
+    assert page.locator("#again").inner_text() == "Watch again"
 
 
 def across(page, kind):
@@ -363,7 +372,7 @@ def test_what_fails_inside_is_shown_on_a_phone_too(browser, running, monkeypatch
 
     monkeypatch.setattr("gce.views.explorer.workshop.pursue", broken)
     page, complaints = opened(browser, running.address, PHONE, "dark")
-    page.locator("#plan:enabled").wait_for(timeout=60_000)
+    page.locator("#plan:enabled").wait_for(timeout=120_000)
     assert overflow(page) <= 0 and complaints == []
     assert page.locator("#picture svg").bounding_box()["width"] > 300
     goal = across(page, "goal")
@@ -378,7 +387,7 @@ def test_what_fails_inside_is_shown_on_a_phone_too(browser, running, monkeypatch
 
 def test_a_finger_drags_the_goal_and_a_second_one_does_not_disturb_it(browser, running):
     page, complaints = opened(browser, running.address, PHONE, touch=True)
-    page.locator("#plan:enabled").wait_for(timeout=60_000)
+    page.locator("#plan:enabled").wait_for(timeout=120_000)
     page.locator("#picture").scroll_into_view_if_needed()
     goal, box = across(page, "goal"), page.locator("#picture .goals circle").nth(2).bounding_box()
     x, y, at = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2, page.evaluate("scrollY")
@@ -391,3 +400,68 @@ def test_a_finger_drags_the_goal_and_a_second_one_does_not_disturb_it(browser, r
     assert across(page, "goal") == pytest.approx(goal, abs=0.3)
     assert complaints == []
     page.close()
+
+
+@pytest.mark.parametrize(("size", "scheme"), [(DESK, "light"), (PHONE, "dark")], ids=["desk", "phone"])
+def test_every_world_is_picked_while_the_one_before_still_plays(browser, running, size, scheme):
+    page, complaints = opened(browser, running.address, size, scheme)
+    page.locator("#plan:enabled").wait_for(timeout=120_000)
+    for world in WORLDS:
+        page.locator("#world").select_option(world)
+        page.locator("#objects").fill(page.locator("#objects").get_attribute("min"))
+        page.locator("#horizon").fill("20")
+        page.get_by_text(" to end ").wait_for(timeout=120_000)  # how near the model thinks it gets, before any plan
+        assert page.locator("#potential-field").is_visible() == (page.get_by_text("effective neighbours").count() > 0)
+        page.locator("#picture").press("ArrowUp")
+        assert page.locator("#grip").inner_text().startswith("Goal of ")
+        assert pale(page) == [] and overflow(page) <= 0
+        page.locator("#plan").click()
+        page.locator("#clock", has_text=re.compile("^step [1-9]")).wait_for(timeout=120_000)  # it plays
+    page.locator("#seed").fill("-1")
+    page.locator("#seed-wrong").get_by_text("seed is -1").wait_for()
+    assert page.locator("#seed").get_attribute("aria-invalid") == "true"
+    assert complaints == []
+    page.close()
+
+
+def test_every_control_of_the_page_is_reached_by_keyboard(browser, running):
+    page, _ = opened(browser, running.address)
+    page.locator("#plan:enabled").wait_for(timeout=120_000)
+    reached = set()
+    for _ in range(30):
+        page.keyboard.press("Tab")
+        reached.add(page.evaluate("document.activeElement.id || document.activeElement.name"))
+    assert {"world", "objects", "seed", "potential", "horizon", "plan", "reset", "mode", "picture"} <= reached
+    page.close()
+
+
+def test_systems_of_a_data_set_are_offered_with_and_without_a_simulator(tmp_path):
+    """The episodes of a file known to a world, and the same as somebody else's."""
+    from gce.trajectory import Dataset, Writer
+    from gce.views.explorer.workshop import choices
+
+    main(["data", "rope", "--episodes", "6", "--group-size", "6", "--objects", "4", "--out", str(tmp_path / "rope.h5")])
+    with Dataset.open(tmp_path / "rope.h5") as data, Writer(tmp_path / "own.h5", {"dt": 0.02}) as writer:
+        group = writer.add_group(data[0].graph, {})
+        for k in range(6):
+            writer.add_episode(group, data[k].observations, data[k].actions)
+    for name, simulated in (("rope.h5", True), ("own.h5", False)):
+        file = tmp_path / name
+        assert choices([file])["worlds"][-1]["objects"] == {"low": 0, "high": 5, "start": 0}
+        with Dataset.open(file) as data:
+            known = data[1], [data[k] for k in (2, 3, 4, 5, 0)]
+        bound = np.array([[2.0], [0], [0], [0]])
+        model = untrained()
+        model.config = dataclasses.replace(model.config, world="rope" if simulated else None)
+        read = Recorded(model, *known, -bound, bound, list("abcd"))
+        found = prepare(
+            check({"world": str(file), "objects": 1, "seed": 0}, [file]), Job(0), lambda *_, read=read: read
+        )
+        told, job = described(found), Job(1)
+        assert told["simulated"] == simulated and json.dumps(told, allow_nan=False)
+        result = pursue(found, found.goal, 5, job)
+        assert bool(result["figures"]) == simulated
+        assert [i["step"] for i in job.look(0)["items"] if i["kind"] == "step"] == list(range(6))
+        assert len(reach(found, found.goal, 5, Job(2))["distances"]) == 6
+    with pytest.raises(InputError, match="objects is 9"):
+        check({"world": str(file), "objects": 9, "seed": 0}, [file])

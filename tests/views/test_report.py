@@ -1,22 +1,25 @@
 """`gce report`: the page's numbers, and the page in a real browser."""
 
+import dataclasses
 import json
 
 import numpy as np
 import pytest
 
-from browser import DESK, PHONE, chromium, opened, overflow
+from browser import DESK, PHONE, chromium, opened, overflow, pale
 from gce.cli import main
 from gce.views.report import Details, write_details
 from gce.views.report.page import data_of, distance, page
 
+WORDS = ["mass", "masses", "positions", "m"]
 POINTS = {
     "disks": [[0, 1, 2, 3]],
     "polygons": [[0, 1, 8, 9], [2, 3, 10, 11], [4, 5, 12, 13], [6, 7, 14, 15]],
     "network": [],
 }
 FIGURES = {"control_error": 0.05, "control_error_over_nothing": 0.07, "cost": 12.5, "plan_seconds": [1.0, 0.5],
-           "status": "solved", "control_error_positions": 0.02}  # fmt: skip
+           "status": "solved", "control_error_positions": 0.02, "rms_positions": [0.02, 0.3],
+           "rms_rates": None}  # fmt: skip
 
 
 def made(kind="disks", simulated=True, name="rope"):
@@ -31,7 +34,8 @@ def made(kind="disks", simulated=True, name="rope"):
     actions[:, 0, 0] = [0.5, -0.5, 1.0, 0.2, -1.0]
     planned = np.concatenate([actions, actions[3:]])
     expected = np.concatenate([observations + 0.05, observations[3:] + 0.01])
-    about = {"simulated": simulated, "world": name, "dt": 0.02, "points": points, "positions": [True] * (d // 2)
+    about = {"simulated": simulated, "world": name, "words": WORDS, "dt": 0.02, "points": points,
+             "positions": [True] * (d // 2)
              + [False] * (d // 2), "settings": {"adapt": 2, "goal": "</script><b>bold"}, "model": {"form": "hom_mean"},
              "versions": {"gce": "0.1.0"}}  # fmt: skip
     bound = np.array([[2.0], [0], [0]])
@@ -101,7 +105,11 @@ def test_a_browser_shows_it_without_complaint(browser, folder, size):
     for part in ("distance", "cost", "actions", "fit"):
         assert len(page.locator(f"#{part} path.series").first.get_attribute("d")) > 20, part
     assert page.locator("#operator circle.dot-real").count() == 3
-    assert page.locator("#figures dd").first.inner_text() == "0.05"
+    terms, values = (page.locator(f"#figures {kind}").all_inner_texts() for kind in ("dt", "dd"))
+    told = dict(zip(terms, values, strict=True))
+    assert told["error at the end, |o − goal| / |goal|"] == "0.05"
+    assert told["positions: rms at the end, of doing nothing"] == "0.02, 0.3 m"
+    assert pale(page) == []
     assert "hom_mean" in page.locator("#model").text_content()
     assert page.locator("#settings b").count() == 0
     smallest = page.evaluate(
@@ -150,6 +158,30 @@ def test_other_kinds_and_plans_alone_are_shown_too(browser, tmp_path, kind):
     if kind == "network":
         assert shown.locator("#goal text").all_text_contents() == [f"{float(v):.3g}" for v in made(kind).goal[:, 0]]
     assert shown.locator("#cost-card").is_visible() == shown.locator("#ghost-choice").is_visible() == simulated
+    shown.close()
+
+
+def test_a_fit_that_runs_away_is_told_and_not_drawn(browser, tmp_path):
+    details = made()
+    details.fit_errors[0] = 1e27
+    (tmp_path / "page.html").write_text(page(details, FIGURES))
+    shown, complaints = opened(browser, f"file://{tmp_path}/page.html")
+    assert "after 1 episode the prediction runs away" in shown.locator("#fit-note").inner_text()
+    assert shown.locator("#fit circle").count() == 2 and complaints == []
+    assert not any("e" in text for text in shown.locator("#fit text").all_text_contents() if text[0].isdigit())
+    shown.close()
+
+
+def test_without_gibbs_weights_nothing_speaks_of_switching_them_off_and_keys_choose_a_node(browser, tmp_path):
+    details = dataclasses.replace(made("network"), weights=np.zeros((6, 0)))
+    details.about.update(words=["bus", "buses", "voltages", "p.u."], node_names=["b1", "b2", "b3"])
+    (tmp_path / "page.html").write_text(page(details, FIGURES))
+    shown, complaints = opened(browser, f"file://{tmp_path}/page.html")
+    assert not shown.locator("#show-weights").is_visible() and "3 buses" in shown.locator("h1").inner_text()
+    shown.locator("#motion").press("ArrowRight")
+    shown.locator("#motion").press("ArrowRight")
+    assert shown.locator("#chosen").inner_text().startswith("bus b2: ")
+    assert "voltages" in shown.locator("#distance-choice").inner_text() and complaints == []
     shown.close()
 
 

@@ -58,7 +58,8 @@ def plan_warnings(nothing: float, planned: float, prediction: Mapping[str, float
     return found
 
 
-NOTES = {"cost": "in the world's own units", "predicted_cost": "of the plan's problem", "nothing": "doing nothing"}
+NOTES = {"cost": "in the world's own units", "predicted_cost": "of the plan's problem", "nothing": "doing nothing",
+         "rms_positions": "at the end, and of doing nothing", "rms_rates": "the same"}  # fmt: skip
 """What figures are of, where their names do not say it."""
 
 
@@ -68,8 +69,10 @@ def in_words(answer: Mapping[str, Any]) -> str:
         share, who = answer["control_error_over_nothing"], f"{answer['world']} of {answer['objects']}"
         if share is None:
             return f"{who}: the error after {answer['horizon']} steps is {answer['control_error']:.3g}."
-        left = f"{100 * share:.3g}% of the error of doing nothing is left after {answer['horizon']} steps"
-        return f"{who}: {left}{'' if share < 1 else ', so it did harm'}."
+        voltage = answer.get("voltage_error")
+        of = "the error of doing nothing" if voltage is None else "the voltage error at the start"
+        left = f"{100 * (share if voltage is None else voltage):.3g}% of {of} is left after {answer['horizon']} steps"
+        return f"{who}: {left}{'' if share < 1 or voltage is not None else ', so it did harm'}."
     told = (
         f"The plan should end {answer['predicted_distance']:.2g} standard deviations from the goal; without it the "
         f"system is {answer['start_distance']:.2g} away."

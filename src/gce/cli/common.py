@@ -229,9 +229,9 @@ def write_run(folder: Path, env: Any, run: Any, answer: dict[str, Any], details:
         last = len(run.actions) - 1
         frames = [env.draw(o, run.actions[min(t, last)], run.goal) for t, o in enumerate(run.observations)]
         write_animation([*frames, *[frames[-1]] * 15], place / "control.gif", min(30.0, 1 / env.dt))
-        control_chart(run, env.observation_std, place / "control.png")
+        control_chart(run, env, place / "control.svg")
         write_details(details, place)
-    _say(folder, "episode.h5, control.json, control.gif, control.png")
+    _say(folder, "episode.h5, control.json, control.gif, control.svg")
 
 
 def write_plan(folder: Path, plan: Any, labels: Labels, answer: dict[str, Any], details: Any) -> None:

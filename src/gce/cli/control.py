@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from gce.cli.beside import table
+from gce.cli.beside import table, warn
 from gce.cli.common import (
     Labels,
     Place,
@@ -234,7 +234,7 @@ class Control(Reads):
         self, env: Any, system: Any, parameters: Any, goal: Any, M: int, seed: int, adapted: list[Any], recorded: Any
     ) -> dict[str, Any]:
         from gce import __version__
-        from gce.planning.closed_loop import control, figures, problem_for
+        from gce.planning.closed_loop import control, figures, harm, problem_for
         from gce.planning.controller import Controller, in_space_of
         from gce.planning.observer import Filter, noise_scale
         from gce.views.report.details import details_of_run
@@ -266,8 +266,10 @@ class Control(Reads):
                 time_limit=self.time_limit,
             )
             run = control(env, controller, protocol.feedback, done, observer)
+        found = figures(env, run, recorded)
+        warn(*harm(env, found))
         answer = {
-            **figures(env, run, recorded),
+            **found,
             "world": env.world,
             "objects": env.graph.num_nodes,
             "horizon": M,

@@ -32,7 +32,7 @@ from gce.errors import InputError
 from gce.names import Method, registered
 from gce.progress import TOLD, progress
 
-PUBLISHED = ("actions", "estimator", "hom", "updates", "shared_map")
+PUBLISHED = ("actions", "estimator", "hom", "updates", "maps")
 """Choices that the paper leaves."""
 
 
@@ -70,8 +70,8 @@ class Train(Reads):
     """Published, form hom: operators by relation (the default), or averaged over receivers (appendix)."""
     updates: Annotated[Literal["both", "reconstruction"] | None, optional("{both,reconstruction}")] = None
     """Published: gradients of both losses (text, the default), or of the reconstruction alone (pseudo code)."""
-    shared_map: bool = False
-    """Published: one map of features for history and future; two by default."""
+    maps: Annotated[Literal["two", "one"] | None, optional("{two,one}")] = None
+    """Published: two maps of features, of history and of future (text), or one (pseudo code, and the tuned preset)."""
     decoder: Literal["selection", "message_passing"] = "selection"
     """How observations come back from features: they are among them, or a decoder finds them, as in the paper."""
     iterations: Whole = None
@@ -234,8 +234,9 @@ class Train(Reads):
         ):
             if getattr(self, name) != off:
                 raise left_text(f"--{name}", left)
-        chosen = {name: getattr(self, name) for name in ("actions", "estimator", "hom", "shared_map")}
-        return {name: value for name, value in chosen.items() if value}
+        chosen = {name: getattr(self, name) for name in ("actions", "estimator", "hom")}
+        chosen["shared_map"] = None if self.maps is None else self.maps == "one"
+        return {name: value for name, value in chosen.items() if value is not None}
 
     def _general(self) -> dict[str, Any]:
         """Settings of other methods are refused; there are none of its own."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import tyro
 
-from gce.cli.common import Place
+from gce.cli.common import Place, episode_of, find_model, others_of_group
 from gce.cli.control import Control
 
 
@@ -39,6 +40,10 @@ class Explore:
     The page is for this machine only, under the address that is printed. Ctrl-C stops.
     """
 
+    data: tyro.conf.Positional[tuple[Path, ...]] = ()
+    """Data set files (.h5) to offer beside the worlds and test cases."""
+    model: Place = None
+    """The folder of a model for systems in these files; by default the one that comes with the package."""
     port: int = 8642
     """Where to listen; 0 takes any free port."""
     open: bool = False
@@ -47,9 +52,25 @@ class Explore:
     def run(self) -> None:
         import webbrowser
 
-        from gce.views.explorer import serve
+        from gce.trajectory import Dataset
+        from gce.views.explorer import Explorer, serve
 
-        serve(self.port, webbrowser.open if self.open else lambda address: None)
+        for file in self.data:
+            Dataset.open(file).close()
+        serve(self.port, webbrowser.open if self.open else lambda address: None, Explorer(self.data, self._read))
+
+    def _read(self, file: Path, number: int) -> Any:
+        """An episode of a data set with what the page needs to plan from it."""
+        from gce.trajectory import Dataset, control_limits
+        from gce.views.explorer.workshop import EPISODES, Recorded
+
+        with Dataset.open(file) as data:
+            model, episode = find_model(self.model, data), episode_of(data, file, number)
+            others = [data[k] for k in others_of_group(data, number, EPISODES)]
+            _, low, high = control_limits(data, int(data.groups[number]))
+            names = data.group(int(data.groups[number])).parameters.get("nodes")
+        nodes = names or range(episode.num_nodes)
+        return Recorded(model, episode, others, low, high, [str(name) for name in nodes])
 
 
 @dataclass

@@ -100,7 +100,7 @@ class EmbeddedDynamics:
         same = np.broadcast_to(observations[:1], observations.shape).tolist() == observations.tolist()
         o = model.tensor(normalised(model, observations[:1] if same else observations))
         with torch.no_grad():
-            phi = model.features.future_phi(o, model.features.phi(o, topology), topology)
+            phi = model.features.future_phi(o, topology)
         return np.broadcast_to(phi.flatten(1).double().numpy(), (len(observations), phi[0].numel()))
 
     def output_slopes(self, x: Float[Array, "M s"]) -> Selection:

@@ -141,6 +141,8 @@ class GraphEnv(gym.Env[GraphInstance, Array]):
     """Whether an action shows in the observations one step late."""
     fresh_start: ClassVar[bool] = False
     """Whether the first step of an episode is free of all forces but the action."""
+    words: ClassVar[tuple[str, str, str, str]] = ("object", "objects", "positions", "m")
+    """What pages call an object, several of them, and their positions; the unit of these."""
     cases: ClassVar[tuple[str, ...]] = ()
     """Names of real systems, where the world has any (`of_case`)."""
     settings: Mapping[str, Any] = MappingProxyType({})
@@ -241,6 +243,11 @@ class GraphEnv(gym.Env[GraphInstance, Array]):
         """(lowest, highest) action of every node, both 0 where a node is not actuated."""
         high = np.where(self.actuated[:, None], self.action_limit, 0.0) * np.ones(len(self.action_names))
         return -high, high
+
+    @property
+    def node_names(self) -> list[str]:
+        """What the nodes of the current system are called."""
+        return [str(k) for k in range(self.graph.num_nodes)]
 
     @property
     def positions(self) -> Bool[Array, " coordinates"]:

@@ -117,6 +117,7 @@ class BoxEnv(BodyEnv):
     """A robot of boxes, each an object; actuated boxes pull or push along their diagonals."""
 
     Parameters = BoxParameters
+    words = ("box", "boxes", "positions", "m")
     observation_names = tuple(f"{axis}{corner}" for corner in range(4) for axis in "xy") + tuple(
         f"v{axis}{corner}" for corner in range(4) for axis in "xy"
     )

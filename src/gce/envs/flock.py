@@ -116,6 +116,7 @@ class Flock(GraphEnv):
     world = "flock"
     dt = 1.0  # a step is the unit of time
     Parameters = FlockParameters
+    words = ("agent", "agents", "positions", "m")
     observation_names = ("x", "y")
     position_names = ("x", "y")
     action_names = ("ux", "uy")
@@ -134,8 +135,22 @@ class Flock(GraphEnv):
         offered=(4, 40),
         pictures=Pictures(),
         published={
-            "model": {"rounds": 1, "node_width": 32, "edge_width": 16, "scale": 1.5, "heard": 0.0},
-            "training": {"iterations": 2000, "fit_episodes": 4},
+            "model": {
+                "rounds": 1,
+                "node_width": 32,
+                "edge_width": 16,
+                "scale": 1.5,
+                "heard": 0.0,
+                "shared_map": False,
+            },
+            "training": {
+                "iterations": 2000,
+                "fit_episodes": 4,
+                "horizons": (4, 16, 16, 16, 40, 40, 40),
+                "forward": 0.3,
+                "fresh_share": 0.2,
+                "fit_fresh_share": 0.2,
+            },
         },
     )
     metadata: ClassVar[dict[str, Any]] = {"render_modes": ["rgb_array"], "render_fps": 10}  # type: ignore[misc]

@@ -28,7 +28,7 @@ from gce.envs.grid_batch import (
     GridParameters,
 )
 from gce.envs.parts import layout, link_colour, network_canvas, node_size, value_colour
-from gce.envs.real_grids import CASES, MESHED, case_parameters, check_case, draw_meshed
+from gce.envs.real_grids import CASES, MESHED, bus_names, case_parameters, check_case, draw_meshed
 from gce.errors import InputError
 from gce.graphs.graph import Graph, erdos_renyi, lattice, ring
 
@@ -88,6 +88,7 @@ class PowerGrid(GraphEnv):
     num_relations = 6
     object_range = (50, 100)
     group_size = 10
+    words = ("bus", "buses", "voltages", "p.u.")
     cases = tuple(CASES)
     settings: Mapping[str, Any] = MappingProxyType({"topology": "erdos_renyi"})
     recipe = Recipe(
@@ -98,8 +99,9 @@ class PowerGrid(GraphEnv):
         model={"node_constants": 30.0},
         training={"iterations": 300, "horizon": 16, "systems": 2, "fit_episodes": 3, "fit_steps": 8, "rollouts": 2},
         published={
-            "model": {"rounds": 2},
-            "training": {"iterations": 1000, "horizon": 16, "horizons": (2, 4, 8, 16), "fit_episodes": 4},
+            # Chunks to fit on have fewer rows than all generators have actions; those of neighbours are few.
+            "model": {"rounds": 2, "actions": "neighbours"},
+            "training": {"iterations": 1000, "horizons": (4, 16, 16, 40), "fit_episodes": 4},
         },
         recording={"episodes": 1500, "group_size": 10, "settings": {"topology": "erdos_renyi"}},
         # Graphs of 50 to 100 nodes: as few systems, episodes and steps an iteration as our own model takes there.
@@ -205,6 +207,11 @@ class PowerGrid(GraphEnv):
     @property
     def actuated(self) -> Bool[Array, " nodes"]:
         return np.array(self.parameters.is_generator)
+
+    @property
+    def node_names(self) -> list[str]:
+        """A test case's own numbers of its buses."""
+        return super().node_names if self._case is None else list(bus_names(self.topology))
 
     def excitation(self, rng: np.random.Generator, steps: int) -> Policy:
         generators = np.flatnonzero(self.actuated)

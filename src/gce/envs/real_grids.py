@@ -63,6 +63,7 @@ class PowerFlow:
     demand: Float[np.ndarray, " nodes"]
     generation: Float[np.ndarray, " nodes"]
     is_generator: Bool[np.ndarray, " nodes"]
+    names: np.ndarray
 
     def network(self) -> Float[np.ndarray, "nodes nodes"]:
         """H."""
@@ -72,7 +73,9 @@ class PowerFlow:
         """The same flow without a node that injects nothing (Kron reduction)."""
         Y, rest = self.admittance, np.arange(len(self.voltage)) != node
         reduced = Y[np.ix_(rest, rest)] - np.outer(Y[rest, node], Y[node, rest]) / Y[node, node]
-        return PowerFlow(reduced, *(a[rest] for a in (self.voltage, self.demand, self.generation, self.is_generator)))
+        return PowerFlow(
+            reduced, *(a[rest] for a in (self.voltage, self.demand, self.generation, self.is_generator, self.names))
+        )
 
 
 def check_case(case: str) -> None:
@@ -102,13 +105,21 @@ def power_flow(case: str, reactive_load: float = 1.0) -> PowerFlow:
     is_generator[gen[:, 0].astype(int)] = True
     # A bus's reactive demand is the fourth column of its table; a generator's bus and output are the first and third.
     generation = np.bincount(gen[:, 0].astype(int), gen[:, 2], len(V)) / base
-    return PowerFlow(Y, V, bus[:, 3] / base, generation, is_generator)
+    own = net._pd2ppc_lookups["bus"]
+    names = np.empty(len(V), object)
+    names[own[net.bus.index]] = net.bus.name.astype(str)
+    return PowerFlow(Y, V, bus[:, 3] / base, generation, is_generator, names)
 
 
 @lru_cache(maxsize=len(CASES))
 def case_parameters(case: str) -> GridParameters:
     """A real grid without stress and offset."""
     return parameters_of(reduced(power_flow(case)))
+
+
+def bus_names(case: str) -> tuple[str, ...]:
+    """What the case calls the buses that are left."""
+    return tuple(reduced(power_flow(case)).names)
 
 
 def reduced(flow: PowerFlow) -> PowerFlow:

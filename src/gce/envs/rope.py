@@ -58,6 +58,7 @@ class Rope(BodyEnv):
 
     world = "rope"
     Parameters = RopeParameters
+    words = ("mass", "masses", "positions", "m")
     observation_names = ("x", "y", "vx", "vy")
     position_names = ("x", "y")
     action_names = ("impulse",)

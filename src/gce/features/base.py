@@ -256,10 +256,13 @@ class Features(nn.Module, ABC):
         return values
 
     def future_phi(
-        self, x: Float[Tensor, "*batch nodes state"], phi: Float[Tensor, "*batch nodes phi"], topology: Topology
+        self,
+        x: Float[Tensor, "*batch nodes state"],
+        topology: Topology,
+        phi: Float[Tensor, "*batch nodes phi"] | None = None,
     ) -> Float[Tensor, "*batch nodes phi"]:
-        """The features that the operator predicts of states x; phi: those it acts on. One and the same by default."""
-        return phi
+        """The features that the operator predicts of states x, by default those it acts on; phi: these, where known."""
+        return self.phi(x, topology) if phi is None else phi
 
     def decoder_on(self, topology: Topology) -> Callable[[Tensor], Tensor] | None:
         """What finds normalised observations from phi [nodes, batch, phi], where features do not hold them."""

@@ -103,7 +103,7 @@ class PublishedConfig(FeaturesConfig):
         return Encoder(inputs, sizes, self.bound)
 
 
-TUNED = {"bound": 6.0, "scale": 2.0, "rounds": 4, "q_terminal": 1000.0, "q2": 100.0}
+TUNED = {"bound": 6.0, "scale": 2.0, "rounds": 4, "shared_map": True, "q_terminal": 1000.0, "q2": 100.0}
 """What the tuned preset changes in the model; the literal one takes the defaults of `PublishedConfig`."""
 SHARED = {"noise_share": 0.0, "fit_steps": 8}
 PRESETS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
@@ -129,11 +129,13 @@ PRESETS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
             **SHARED,
             "iterations": 10_000,
             "horizon": 40,
-            "horizons": (4, 16, 16, 16, 40, 40, 40),
+            "horizons": (4, 16, 16, 40, 40, 40, 40),
             "learning_rate": 2e-3,
             "systems": 2,
             "rollouts": 4,
-            "forward": 0.3,
+            "forward": 1.0,
+            "fresh_share": 0.8,
+            "fit_fresh_share": 0.1,
         },
     ),
 }
@@ -227,8 +229,8 @@ class Published(Features):
     def on(self, topology: Topology) -> Encode:
         return self.history.on(topology)
 
-    def future_phi(self, x: Tensor, phi: Tensor, topology: Topology) -> Tensor:
-        return phi if self.future is None else self.future(x, topology)
+    def future_phi(self, x: Tensor, topology: Topology, phi: Tensor | None = None) -> Tensor:
+        return super().future_phi(x, topology, phi) if self.future is None else self.future(x, topology)
 
     def reach(self, topology: Topology) -> int:
         return self.config.rounds + 1

@@ -107,9 +107,14 @@ def digest_of(folder: Path) -> str | None:
 
 
 def shipped(world: str, method: str | None = None) -> Path:
-    """The folder of the model that comes with the package for a world; method: another than the usual one."""
+    """The folder of the model that comes with the package for a world.
+
+    method: another than the usual one; where a world has none of the usual one, it is the published one's.
+    """
     place = Path(str(resources.files("gce"))) / "shipped"
     folder = place / folder_name(world, method)
+    if method is None and not folder.is_dir() and (place / folder_name(world, "published")).is_dir():
+        folder = place / folder_name(world, "published")
     if not (folder / "model.json").is_file():
         names = sorted(p.parent.name for p in place.glob("*/model.json"))
         others = {folder_name("", other) for other in METHODS} - {""}

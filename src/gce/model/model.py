@@ -231,7 +231,7 @@ class Model(Shown, Units):
         topology: Topology,
     ) -> Float[Tensor, "*batch nodes m"]:
         """Increments of the free coordinates, then the next phi as the operator predicts it."""
-        phi = self.features.future_phi(next_x, next_psi[..., self.config.num_state :], topology)
+        phi = self.features.future_phi(next_x, topology, next_psi[..., self.config.num_state :])
         return torch.cat([(next_x - x)[..., self.free], phi], dim=-1)
 
     def num_needed(self, reproject: bool) -> int:

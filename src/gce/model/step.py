@@ -168,6 +168,17 @@ def path_of(
     return x, torch.cat([x, phi], dim=-1)
 
 
+def features_along(
+    step: Stepper, features: Float[Tensor, "*batch nodes f"], inputs: Float[Tensor, "*batch steps nodes a"]
+) -> Float[Tensor, "*batch steps nodes f"]:
+    """The features after each step, of models that go on from these alone; states in them stay as they were."""
+    psi = features.movedim(-2, 0).flatten(1, -2)
+    x, phi = psi[..., : step.num_state], psi[..., step.num_state :]
+    along = [phi := step.targets(x, phi, now) for now in step.drive(inputs, None).by_step(inputs.shape[-3])]
+    x = features[..., None, :, : step.num_state].expand(*inputs.shape[:-1], -1)
+    return torch.cat([x, _joined(along, features.shape[:-2])], dim=-1)
+
+
 def _steps(step: Stepper, features: Tensor, inputs: Tensor, fresh: Tensor | None) -> Iterator[tuple[Tensor, Tensor]]:
     drive = step.drive(inputs, fresh)
     psi = features.movedim(-2, 0).reshape(features.shape[-2], -1, features.shape[-1])

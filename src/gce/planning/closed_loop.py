@@ -121,10 +121,15 @@ def figures(env: GraphEnv, run: Run, recorded: Float[Array, "steps nodes a"] | N
     final, still = run.observations[-1], uncontrolled(env, len(run.actions))[-1]
     places = env.positions
     error, nothing = control_error(final, run.goal), control_error(still, run.goal)
+    parts = {"rms_positions": places, "rms_rates": ~places}
     found: dict[str, Any] = {
         "control_error": error,
         "control_error_positions": control_error(final[:, places], run.goal[:, places]),
         "control_error_over_nothing": error / nothing if nothing > 0 else None,
+        **{
+            name: [_rms(o, run.goal, which) for o in (final, still)] if which.any() else None
+            for name, which in parts.items()
+        },
         "nothing": nothing,
         "cost": env.run_cost(run.observations[1:], run.actions, run.goal),
         "predicted_cost": run.plans[0].cost,
@@ -135,6 +140,19 @@ def figures(env: GraphEnv, run: Run, recorded: Float[Array, "steps nodes a"] | N
     if recorded is not None and len(recorded) >= len(run.actions):
         found["replay"] = control_error(replayed(env, recorded[: len(run.actions)])[-1], run.goal)
     return found | env.extra_figures(run.observations, run.goal)
+
+
+def harm(env: GraphEnv, found: dict[str, Any]) -> list[str]:
+    """Sentences about coordinates that a run left further from the goal than doing nothing does."""
+    return [
+        f"{what} end {found[name][0]:.3g} from the goal (rms), {found[name][1]:.3g} if nothing is done"
+        for name, what in (("rms_positions", env.words[2]), ("rms_rates", "rates of change"))
+        if found[name] is not None and found[name][0] > found[name][1]
+    ]
+
+
+def _rms(observation: Array, goal: Array, which: Array) -> float:
+    return float(np.sqrt(np.square(observation - goal)[:, which].mean()))
 
 
 def uncontrolled(env: GraphEnv, steps: int) -> Float[Array, "M_plus_1 nodes d"]:

@@ -138,7 +138,7 @@ class GridNoise(ControlTable):
             title(name): series(select(records, method=name, kind="process"), "noise", "voltage_error")
             for name in values_of(records, "method")
         }
-        curves(lines, folder / "grid_noise.png", "noise of the state, share of the units", "|V - 1| over its start")
+        curves(lines, folder / "grid_noise.svg", "noise of the state, share of the units", "|V - 1| over its start")
         return "\n".join(parts)
 
 
@@ -156,7 +156,7 @@ class FittingNumber(ControlTable):
     def report(self, records: Sequence[Record], folder: Path) -> str:
         for figure, label in (("control_error", "control error"), ("cost", "control cost")):
             lines = {f: series(select(records, form=f), "episodes", figure) for f in values_of(records, "form")}
-            curves(lines, folder / f"fitting_number_{figure}.png", "episodes adapted to", label, log=True)
+            curves(lines, folder / f"fitting_number_{figure}.svg", "episodes adapted to", label, log=True)
         names = "control_error", "form", "episodes"
         return _error_and_cost(records, *names, str, lambda k: f"{k} episodes", paper.FITTING)
 
@@ -186,7 +186,7 @@ class Bandwidth(ControlTable):
             table = grid_table(records, "world", "bandwidth", figure, str, lambda s: f"σ = {s:g}")
             parts.append(f"## {what}\n\n{table}")
             lines = {w: series(select(records, world=w), "bandwidth", figure) for w in values_of(records, "world")}
-            curves(lines, folder / f"bandwidth_{figure}.png", "bandwidth σ", what.lower(), log=True)
+            curves(lines, folder / f"bandwidth_{figure}.svg", "bandwidth σ", what.lower(), log=True)
         return "\n".join(parts)
 
 

@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from matplotlib.figure import Figure
 
 from gce.envs import WORLDS, world_named
 from gce.graphs.graph import Graph, lattice
@@ -25,6 +24,7 @@ from gce.reproduce.statistics import Record, markdown, values_of
 from gce.reproduce.tasks import TEST, Table, draw, loaded, run_control
 from gce.reproduce.versions import method_version
 from gce.system.system import adapt
+from gce.views import style
 from gce.views.plots import write_strip
 
 SNAPSHOTS = 5
@@ -70,22 +70,23 @@ class Weights(Table):
         if record is None:
             return "No model gave weights.\n"
         found, times = record["figures"], record["settings"]["times"]
-        figure = Figure(figsize=(10.5, 3.3 * len(times)), layout="constrained")
-        for row, t in enumerate(times):
-            place, ours, uniform = figure.subfigures(len(times), 1, squeeze=False)[row, 0].subplots(1, 3)
+        figure, axes = style.panels(10.5, 3.3 * len(times), len(times), 3, squeeze=False)
+        for row, (t, (place, ours, uniform)) in enumerate(zip(times, axes, strict=True)):
             xy, top = np.array(found["places"][row]), np.max([found["weights"], [found["uniform"]] * len(times)])
-            place.plot(*xy.T, "o-", color="C0")
-            place.set(title=f"the rope at step {t}", aspect="equal", xlabel="x", ylabel="y")
+            place.plot(*xy.T, "o-", color=style.colour_of("rope"))
+            place.set(title=f"the rope at step {t}", aspect="equal", adjustable="datalim", xlabel="x", ylabel="y")
             for k, (x, y) in enumerate(xy):
                 place.annotate(str(k), (x, y), textcoords="offset points", xytext=(6, 0), fontsize=8)
             for axis, table, name in ((ours, found["weights"][row], "Gibbs"), (uniform, found["uniform"], "uniform")):
                 image = axis.imshow(np.array(table), vmin=0, vmax=top, cmap="viridis")
-                axis.set(title=f"{name} weights", xlabel="sender", ylabel="receiver")
+                own = np.trace(np.array(table)) / len(table)
+                axis.set(title=f"{name} weights, {own:.2f} on itself", xlabel="sender", ylabel="receiver")
+                axis.set(xticks=range(0, len(table), 2), yticks=range(0, len(table), 2))
                 figure.colorbar(image, ax=axis, shrink=0.8)
-        figure.savefig(folder / "weights.png", dpi=110, metadata={"Software": None})
+        style.save(figure, folder / "weights.svg")
         own = np.mean([np.diag(table) for table in found["weights"]])
         told = f"A weight differs from the uniform one by up to {found['largest_difference_from_uniform']:.3f}; "
-        return f"{told}a node weighs {own:.2f} on itself, on average.\n\n![weights](weights.png)\n"
+        return f"{told}a node weighs {own:.2f} on itself, on average.\n\n![weights](weights.svg)\n"
 
 
 class ControlPictures(Table):
@@ -134,20 +135,19 @@ class ControlPictures(Table):
             )
             if pictures.chart:
                 word, label = pictures.chart
-                _course(path[..., 0], goal[:, 0], env.dt, label, folder / f"control_{world}_{word}.png")
-                lines.append(f"![](control_{world}_{word}.png)\n")
+                _course(path[..., 0], goal[:, 0], env.dt, label, folder / f"control_{world}_{word}.svg")
+                lines.append(f"![](control_{world}_{word}.svg)\n")
         return "\n".join(lines)
 
 
 def _course(values: np.ndarray, goal: np.ndarray, dt: float, label: str, path: Path) -> None:
     """A line a node over time, and where they should be."""
-    figure = Figure(figsize=(6, 3.6), layout="constrained")
-    axis = figure.subplots()
-    axis.plot(dt * np.arange(len(values)), values, color="C0", alpha=0.25, linewidth=0.7)
+    figure, axis = style.panels(6, 3.6)
+    axis.plot(dt * np.arange(len(values)), values, color=style.colour_of("ours"), alpha=0.25, linewidth=0.7)
     for level in np.unique(goal):
         axis.axhline(level, color="black", linewidth=0.8)
-    axis.set(xlabel="seconds", ylabel=label)
-    figure.savefig(path, dpi=120, metadata={"Software": None})
+    axis.set(xlabel="seconds", ylabel=label, title="a line a node; black: the goal")
+    style.save(figure, path)
 
 
 class EvalTime(Experiment):
@@ -181,14 +181,14 @@ class EvalTime(Experiment):
         largest = max(t.nodes for t in timings)
         of_nodes = [t for t in timings if t.relations == RELATIONS]
         of_relations = sorted((t for t in timings if t.nodes == largest), key=lambda t: t.relations)
-        chart(of_nodes, of_relations, folder / "eval_time.png")
+        chart(of_nodes, of_relations, folder / "eval_time.svg")
         cases = list(dict.fromkeys((t.nodes, t.relations) for t in timings))
         rows = []
         for form in values_of(done, "form"):
             found = {(t.nodes, t.relations): t.seconds for t in timings if t.form == form}
             rows.append([form, *(f"{found[case]:.3f}" if case in found else "–" for case in cases)])
         table = markdown(["form", *(f"{n} nodes, {k} relation types" for n, k in cases)], rows)
-        return f"CPU seconds of 100 steps on 2D grids.\n\n{table}\n![eval_time](eval_time.png)\n"
+        return f"CPU seconds of 100 steps on 2D grids.\n\n{table}\n![eval_time](eval_time.svg)\n"
 
 
 @dataclass(frozen=True)
@@ -231,20 +231,24 @@ def measure(form: str, side: int, relations: int = RELATIONS, steps: int = STEPS
 
 
 def chart(by_nodes: Sequence[Timing], by_relations: Sequence[Timing], path: Path) -> None:
-    figure = Figure(figsize=(9, 3.8), layout="constrained")
-    left, right = figure.subplots(1, 2, sharey=True)
+    figure, (left, right) = style.panels(9, 3.8, 1, 2, sharey=True)
     for form in PAPER_FORMS:
         of_form = [t for t in by_nodes if t.form == form]
-        left.loglog([t.nodes for t in of_form], [t.seconds for t in of_form], "o-", label=form)
+        left.loglog(
+            [t.nodes for t in of_form], [t.seconds for t in of_form], "o-", label=form, color=style.colour_of(form)
+        )
         of_form = [t for t in by_relations if t.form == form]
-        right.loglog([t.relations for t in of_form], [t.seconds for t in of_form], "o-", label=form)
+        right.loglog([t.relations for t in of_form], [t.seconds for t in of_form], "o-", color=style.colour_of(form))
     mean = [t for t in by_nodes if t.form == "hom_mean"]
     per_row = mean[-1].seconds / (mean[-1].nodes + mean[-1].edges)
     reference = [per_row * (t.nodes + t.edges) for t in mean]
     left.loglog([t.nodes for t in mean], reference, ":", color="grey", label="nodes + edges")
     left.set(xlabel="nodes", ylabel="CPU seconds for 100 steps", title=f"{RELATIONS} relation types")
-    right.set(xlabel="relation types", title=f"{mean[-1].nodes:,} nodes", xticks=RELATION_NUMBERS)
-    right.set_xticklabels([str(k) for k in RELATION_NUMBERS])
-    right.minorticks_off()
+    right.set(
+        xlabel="relation types",
+        title=f"{mean[-1].nodes:,} nodes",
+    )
+    style.read_on_log(left, [t.nodes for t in mean], base=10)
+    style.read_on_log(right, RELATION_NUMBERS)
     left.legend(fontsize=8)
-    figure.savefig(path, dpi=130)
+    style.save(figure, path)

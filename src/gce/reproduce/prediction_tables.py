@@ -15,7 +15,18 @@ from gce.envs.recording import import_recordings
 from gce.reproduce import paper
 from gce.reproduce.experiment import Cell, Context, Experiment, Preset
 from gce.reproduce.methods import AS_PUBLISHED, IN_FEATURES, title
-from gce.reproduce.statistics import Record, curves, markdown, paired, select, short, summarise, values_of
+from gce.reproduce.statistics import (
+    Point,
+    Record,
+    curves,
+    markdown,
+    paired,
+    point_of,
+    select,
+    short,
+    summarise,
+    values_of,
+)
 from gce.reproduce.tasks import (
     SEEN,
     TEST,
@@ -69,12 +80,14 @@ def error_figures(errors: np.ndarray) -> dict[str, Any]:
     return {**named, "mean": float(errors.mean()), "nrmse": [float(f"{e:.4g}") for e in errors]}
 
 
-def _by_step(records: Sequence[Record]) -> list[tuple[float, float, float]]:
+def _by_step(records: Sequence[Record]) -> list[Point]:
     paths = np.array([r["figures"]["nrmse"] for r in records if "figures" in r])
     if len(paths) == 0:
         return []
     spread = paths.std(0, ddof=1) if len(paths) > 1 else np.zeros(paths.shape[1])
-    return [(k + 1.0, float(m), float(s)) for k, (m, s) in enumerate(zip(paths.mean(0), spread, strict=True))]
+    return [
+        (k + 1.0, float(m), float(s), len(paths)) for k, (m, s) in enumerate(zip(paths.mean(0), spread, strict=True))
+    ]
 
 
 class Prediction(PredictionTable):
@@ -105,7 +118,7 @@ class Prediction(PredictionTable):
                     )
                 series = {title(name): _by_step(select(mine, method=name)) for name in values_of(mine, "method")}
                 word = "noisy" if noise else "clean"
-                curves(series, folder / f"prediction_{world}_{word}.png", "step", f"NRMSE, {world}, {word}")
+                curves(series, folder / f"prediction_{world}_{word}.svg", "step", f"NRMSE, {world}, {word}")
         header = ["world", "noise", "method", *(f"step {k}" for k in STEPS), "mean of 100", "mean - CKO's"]
         return "NRMSE from an episode's first observation.\n\n" + markdown(header, rows)
 
@@ -131,8 +144,8 @@ class SampleEfficiency(PredictionTable):
                 mine = select(records, world=world, method=name)
                 found = {k: summarise(select(mine, episodes=k), "mean") for k in numbers}
                 rows.append([world, title(name), *found.values()])
-                series[title(name)] = [(k, s.mean, s.std) for k, s in found.items() if s.n > 1]
-            path = folder / f"sample_efficiency_{world}.png"
+                series[title(name)] = [point_of(k, s) for k, s in found.items() if s.n > 1]
+            path = folder / f"sample_efficiency_{world}.svg"
             curves(series, path, "episodes adapted to", f"mean NRMSE of 100 steps, {world}", log=True)
         header = ["world", "method", *(f"{k} episodes" for k in numbers)]
         return "Mean NRMSE of 100 steps.\n\n" + markdown(header, rows)

@@ -10,15 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from matplotlib.figure import Figure
 from scipy import stats
 
 from gce.files import guarded
+from gce.views.style import BAND, lines, panels, save
 
 Record = dict[str, Any]
 """Of one cell: settings, seed, key, figures or failure, cpu_seconds."""
-Series = Mapping[str, Sequence[tuple[float, float, float]]]
-"""By name: (x, mean, std)."""
+Point = tuple[float, float, float, int]
+"""(x, mean, std, n)."""
+Series = Mapping[str, Sequence[Point]]
+"""By name."""
 
 UNSTABLE = 5.0
 """Times the error of doing nothing, beyond which control counts as unstable (the paper's NaN)."""
@@ -154,31 +156,24 @@ def grid_table(
     return markdown(["", *(column_title(c) for c in columns)], rows)
 
 
-def series(records: Sequence[Record], setting: str, figure: str) -> list[tuple[float, float, float]]:
-    """(setting, mean, std) of each value, in order."""
-    found = []
-    for value in sorted(values_of(records, setting)):
-        summary = summarise(select(records, **{setting: value}), figure)
-        if summary.n > summary.failed + summary.unstable:
-            found.append((float(value), summary.mean, 0.0 if np.isnan(summary.std) else summary.std))
-    return found
+def series(records: Sequence[Record], setting: str, figure: str) -> list[Point]:
+    """(setting, mean, std, n) of each value, in order."""
+    summaries = {value: summarise(select(records, **{setting: value}), figure) for value in values_of(records, setting)}
+    most = {value: s for value, s in summaries.items() if s.n > s.failed + s.unstable}
+    return [point_of(float(value), most[value]) for value in sorted(most)]
+
+
+def point_of(x: float, summary: Summary) -> Point:
+    return x, summary.mean, 0.0 if np.isnan(summary.std) else summary.std, summary.n
 
 
 def curves(series: Series, path: Path, x_label: str, y_label: str, log: bool = False) -> None:
     """Lines with a band of one standard deviation; nothing is drawn where there is no point."""
     if not any(series.values()):
         return
-    figure = Figure(figsize=(5.6, 3.8), layout="constrained")
-    axis = figure.subplots()
-    for name, points in series.items():
-        if not points:
-            continue
-        x, mean, std = np.array(points).T
-        (line,) = axis.plot(x, mean, "o-" if len(x) < 20 else "-", label=name)
-        axis.fill_between(x, mean - std, mean + std, color=line.get_color(), alpha=0.12, linewidth=0)
-    if log:
-        axis.set_xscale("log")
+    figure, axis = panels(6.4, 4.2)
+    lines(axis, series, log)
     axis.set(xlabel=x_label, ylabel=y_label, ylim=(0, None))
-    axis.grid(alpha=0.3)
-    figure.legend(loc="outside upper center", ncols=3, fontsize=8, frameon=False)
-    figure.savefig(path, dpi=120, metadata={"Software": None})
+    axis.set_title(BAND, fontsize=8)
+    figure.legend(loc="outside upper center", ncols=2, fontsize=8, frameon=False)
+    save(figure, path)

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-from matplotlib.figure import Figure
 
 from gce.envs import world_named
 from gce.files import read_json
@@ -19,6 +18,7 @@ from gce.reproduce.methods import method, title
 from gce.reproduce.recipes import LONG, LONGER
 from gce.reproduce.statistics import Record, markdown, paired, select, summarise, values_of
 from gce.reproduce.tasks import SEEN, VALIDATION, Table, draw, loaded, protocol_for, run_control, sizes_of
+from gce.views import style
 
 METHODS = (
     "ours_gaussian",
@@ -186,9 +186,9 @@ class RunningWeight(Tuning):
                 rows.append([world, figure, *(str(summarise(mine, f"{figure}_{q:g}")) for q in RUNNING_COSTS)])
             curve = [_mean(mine, q) for q in RUNNING_COSTS]
             panels[world] = (curve, _others(tuned, world, {r["seed"] for r in mine}))
-        trade_offs(panels, folder / "running_weight.png", ("control error", "control cost"))
+        trade_offs(panels, folder / "running_weight.svg", ("control error", "control cost"))
         table = markdown(["world", "figure", *(f"weight {q:g}" for q in RUNNING_COSTS)], rows)
-        return f"{table}\n{FRONTIER}\n\n![error against cost](running_weight.png)"
+        return f"{table}\n{FRONTIER}\n\n![error against cost](running_weight.svg)"
 
 
 FRONTIER = """The picture: ours along these weights, and the other methods with their own chosen weight of actions, on
@@ -219,13 +219,12 @@ def trade_offs(
     """A panel a world: a curve (x, y) and single points beside it, by name; nearer the lower left is better in both."""
     if not panels:
         return
-    figure = Figure(figsize=(4.2 * len(panels), 3.8), layout="constrained")
-    axes = figure.subplots(1, len(panels), squeeze=False)[0]
-    for axis, (name, (curve, points)) in zip(axes, panels.items(), strict=True):
-        axis.plot(*np.array(curve).T, "o-", color="C0", label="ours, by running weight")
-        for k, (other, (x, y)) in enumerate(points.items(), start=1):
-            axis.plot(x, y, "s", color=f"C{k}", label=other)
+    figure, axes = style.panels(4.2 * len(panels), 3.8, 1, len(panels), squeeze=False)
+    for axis, (name, (curve, points)) in zip(axes[0], panels.items(), strict=True):
+        axis.plot(*np.array(curve).T, "o-", color=style.colour_of("ours"), label="ours, by running weight")
+        for other, (x, y) in points.items():
+            axis.plot(x, y, "s", color=style.colour_of(other), label=other)
         axis.set(title=name, xlabel=labels[0], ylabel=labels[1], xlim=(0, None))
         axis.grid(alpha=0.3)
         axis.legend(fontsize=8)
-    figure.savefig(path, dpi=120, metadata={"Software": None})
+    style.save(figure, path)

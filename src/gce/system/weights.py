@@ -28,6 +28,8 @@ from gce.trajectory import Episode
 Array = np.ndarray
 REPLACED: dict[str, type[Potential]] = {"nrmse_identity": Identity, "nrmse_uniform": Constant}
 """By the name of the error, the weights instead of the model's own."""
+FAR = 100.0
+"""What the error of a step counts as where a prediction runs away."""
 
 
 def weights_along(
@@ -84,7 +86,8 @@ def weights_told(
         with undoubted(), np.errstate(over="ignore", invalid="ignore"):
             other = adapt(with_potential(system.model, potential()), adapting, system.ridge, measure=False)
             predicted = other.predict(first, episode.actions, exogenous=episode.exogenous, reproject=reproject)
-            found[name] = float(nrmse(predicted[1:], truth[1:], unit).mean())
+            error = nrmse(predicted[1:], truth[1:], unit)
+        found[name] = float(np.nan_to_num(error, nan=FAR).clip(max=FAR).mean())
     return found
 
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from gce.graphs.graph import Graph
 from gce.graphs.topology import Topology
 from gce.model.model import Model, nodes_first
-from gce.model.step import Stepper, path_of, rollout
+from gce.model.step import Stepper, features_along, rollout
 from gce.operators import Operator
 from gce.system.evidence import model_inputs
 from gce.training.loop import LoopConfig
@@ -36,7 +36,8 @@ class TrainingConfig(LoopConfig):
         small beside noise that grows with time, single steps teach more.
     forward, relative: the weight of the forward loss in features, for models that roll out there, and whether it is
         in units of the features' spread; without it, features that shrink would lower it (paper, 'Loss functions').
-    fresh_share: of chunks and windows that open an episode. noise: largest observation noise added to some batches.
+    fresh_share: of chunks and windows that open an episode; fit_fresh_share: of chunks, where another.
+    noise: largest observation noise added to some batches.
     plain: share of the systems that are predicted without a shift of their own, in the general method.
     """
 
@@ -50,6 +51,7 @@ class TrainingConfig(LoopConfig):
     forward: float = 0.0
     relative: bool = True
     fresh_share: float = 0.2
+    fit_fresh_share: float | None = None
     noise: float = 0.1
     noise_share: float = 0.3
     plain: float = 0.25
@@ -148,11 +150,12 @@ def draw_batch(systems: Sequence[Recorded], config: TrainingConfig, horizon: int
         chosen = [alike[k] for k in rng.permutation(len(alike))[: config.systems]]
     longest = min(system.steps for system in chosen)
     fit_steps, horizon = min(config.fit_steps, longest), min(horizon, longest)
+    fit_fresh = config.fresh_share if config.fit_fresh_share is None else config.fit_fresh_share
     pieces = []
     for system in chosen:
         order = rng.permutation(len(system))
         count = min(config.fit_episodes, len(system) - 1)
-        fitted = system.cut(order[:count], config.fit_episodes, fit_steps, config.fresh_share, rng)
+        fitted = system.cut(order[:count], config.fit_episodes, fit_steps, fit_fresh, rng)
         pieces.append((*fitted, *system.cut(order[count:], config.rollouts, horizon, config.fresh_share, rng)))
     columns = list(zip(*pieces, strict=True))
     if shared:
@@ -199,16 +202,14 @@ def loss_of(model: Model, batch: Batch, config: TrainingConfig, generator: torch
 
 def _in_features(model: Model, step: Stepper, first: Tensor, batch: Batch, config: TrainingConfig) -> Tensor:
     """The paper's losses: of predicted features, and of observations decoded from predicted features."""
-    topology, c, d = batch.topology, model.config.num_state, model.config.num_observations
-    predicted, psi = path_of(step, first, batch.inputs, batch.fresh)
-    later = batch.states[:, :, 1:]
-    phi = model.features.phi(later, topology)
-    phi = model.features.future_phi(later, phi, topology)
-    gap = psi[..., c:] - phi
+    topology, d = batch.topology, model.config.num_observations
+    psi, later = features_along(step, first, batch.inputs), batch.states[:, :, 1:]
+    predicted, phi = model.decoded(psi, topology), model.features.future_phi(later, topology)
+    gap = psi[..., model.config.num_state :] - phi
     if config.relative:
         gap = gap / phi.detach().flatten(0, -2).std(0).clamp_min(1e-3)
     forward = _root_mean_square(gap.square().clamp(max=1e4), topology)
-    return miss(predicted[..., :d], later[..., :d], topology) + config.forward * forward
+    return miss(predicted, later[..., :d], topology) + config.forward * forward
 
 
 def _unexplained(model: Model, operators: Sequence[Operator], batch: Batch) -> Tensor:

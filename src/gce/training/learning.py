@@ -95,7 +95,8 @@ def train(
     method = usual_method(data.world) if method is None else method
     model, usual = settings_of(method, preset, data.world, model or {})
     usual_iterations, usual_horizon = usual.pop("iterations"), usual.pop("horizon")
-    growth = usual.pop("growth", GROWTH)
+    growth = (*usual.pop("growth", GROWTH), usual_horizon)
+    growth = usual.pop("horizons", growth)[:-1]
     usual = by_time(usual, iterations, minutes)
     iterations = usual_iterations if iterations is None else iterations
     horizon = usual_horizon if horizon is None else horizon

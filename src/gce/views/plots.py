@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from jaxtyping import Float, UInt8
@@ -20,6 +19,7 @@ from gce.files import written
 from gce.planning.closed_loop import Run
 from gce.system.prediction import Prediction
 from gce.trajectory import Episode
+from gce.views import style
 from gce.views.plot import prediction_curves
 
 Frame = UInt8[np.ndarray, "height width 3"]
@@ -111,15 +111,12 @@ def prediction_chart(
 
     nodes, coordinates: their names, by default numbers.
     """
-    from matplotlib.figure import Figure
-
     if Path(path).suffix not in (".png", ".svg", ".pdf"):
         raise InputError(f"{path} must end in .png, .svg or .pdf")
     shown = np.unique(np.linspace(0, truth.shape[1] - 1, 3).astype(int)).tolist()
-    panels = range(min(4, truth.shape[2]))
-    figure = Figure(figsize=(4 * (len(panels) + 1), 3.2), layout="constrained")
-    axes = figure.subplots(1, len(panels) + 1)
-    for coordinate, axis in zip(panels, axes, strict=False):
+    shown_of = range(min(4, truth.shape[2]))
+    figure, axes = style.panels(4 * (len(shown_of) + 1), 3.4, 1, len(shown_of) + 1)
+    for coordinate, axis in zip(shown_of, axes, strict=False):
         arrays = truth, result.predicted, result.low, result.high
         prediction_curves(*arrays, coordinate, shown, axis, nodes)
         if axis is not axes[0]:
@@ -129,18 +126,16 @@ def prediction_chart(
             title=f"coordinate {coordinate}" if coordinates is None else coordinates[coordinate],
             xlabel="step",
         )
-    axes[0].legend(title="truth; dashed: predicted", fontsize=8)
+    axes[0].legend(title="truth; dashed: predicted; shaded: intervals")
     axes[-1].plot(np.arange(1, len(truth)), result.nrmse, color="black")
     axes[-1].set(title=f"NRMSE, mean {result.nrmse.mean():.3f}", xlabel="step", ylim=(0, None))
-    _save(figure, path)
+    style.save(figure, path)
 
 
-def control_chart(run: Run, unit: Float[np.ndarray, " d"], path: Path | str) -> None:
-    """How far the run is from its goal at each step, what each plan expected, and the actions taken."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(11, 3.4), layout="constrained")
-    away, acted = figure.subplots(1, 2)
+def control_chart(run: Run, env: GraphEnv, path: Path | str) -> None:
+    """How far the run is from its goal at each step, what each plan expected, and the actions taken in their bounds."""
+    figure, (away, acted) = style.panels(11, 3.6, 1, 2)
+    unit, names, bounds = env.observation_std, env.node_names, env.action_bounds
 
     def distance(observations: np.ndarray) -> np.ndarray:
         return np.sqrt(np.square((observations - run.goal) / unit).mean((-1, -2)))
@@ -154,15 +149,11 @@ def control_chart(run: Run, unit: Float[np.ndarray, " d"], path: Path | str) -> 
     away.legend(fontsize=8)
     busy = np.flatnonzero(np.abs(run.actions).max((0, 2)) > 0)
     for node in busy[np.unique(np.linspace(0, max(0, len(busy) - 1), 6).astype(int))] if len(busy) else []:
-        acted.step(np.arange(len(run.actions)), run.actions[:, node, 0], where="post", label=f"node {node}")
-    acted.set(title="actions", xlabel="step")
-    if len(busy):
-        acted.legend(fontsize=8)
-    _save(figure, path)
-
-
-def _save(figure: Any, path: Path | str) -> None:
-    try:
-        figure.savefig(path, dpi=120)
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror}; give another place") from None
+        acted.step(
+            np.arange(len(run.actions)), run.actions[:, node, 0], where="post", label=f"{env.words[0]} {names[node]}"
+        )
+    for bound in np.unique(np.concatenate(bounds)[np.tile(env.actuated, 2), 0]):
+        acted.axhline(bound, color="grey", linestyle=":", label="bounds" if bound > 0 else None)
+    acted.set(title="actions, the first coordinate", xlabel="step", ylabel=env.action_names[0].replace("_", " "))
+    acted.legend(fontsize=8)
+    style.save(figure, path)

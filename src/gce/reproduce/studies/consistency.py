@@ -36,6 +36,7 @@ from gce.operators import PAPER_FORMS, Form, Shape, make_form
 from gce.operators.regression import moments_of, solve
 from gce.potentials import Gaussian, gibbs_weights
 from gce.progress import progress, run_module
+from gce.views import style
 
 NODES, STATES, ACTIONS = 6, 4, 3
 SAMPLES = (200, 600, 2_000, 6_000, 20_000, 60_000)
@@ -186,14 +187,12 @@ def paper_bound(gram: Float[Tensor, "*sets D D"], rows: int, ridge: float) -> fl
 
 
 def chart(curves: Sequence[Curve], path: Path) -> None:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9, 3.8), layout="constrained")
-    left, right = figure.subplots(1, 2)
-    for k, curve in enumerate(curves):
-        left.loglog(curve.samples, curve.error, "o-", color=f"C{k}", label=f"{curve.form}: slope {curve.slope:.2f}")
-        right.loglog(curve.samples, curve.bound, "--", color=f"C{k}")
-        right.loglog(curve.samples, curve.error, "o-", color=f"C{k}", label=curve.form)
+    figure, (left, right) = style.panels(9, 3.8, 1, 2)
+    for curve in curves:
+        colour = style.colour_of(curve.form)
+        left.loglog(curve.samples, curve.error, "o-", color=colour, label=f"{curve.form}: slope {curve.slope:.2f}")
+        right.loglog(curve.samples, curve.bound, "--", color=colour)
+        right.loglog(curve.samples, curve.error, "o-", color=colour, label=curve.form)
     reference = np.array(curves[0].samples, dtype=float)
     left.loglog(
         reference, curves[0].error[0] * (reference / reference[0]) ** -0.5, ":", color="grey", label="$T^{-1/2}$"
@@ -202,12 +201,12 @@ def chart(curves: Sequence[Curve], path: Path) -> None:
     right.set(xlabel="samples T", title="measured, and the paper's bound (dashed)")
     left.legend(fontsize=8)
     right.legend(fontsize=8)
-    figure.savefig(path, dpi=130)
+    style.save(figure, path)
 
 
 @dataclass
 class Consistency:
-    """Measure the convergence of all four forms; write consistency.json and consistency.png."""
+    """Measure the convergence of all four forms; write consistency.json and consistency.svg."""
 
     out: Path = Path("results")
     """The folder to write to."""
@@ -226,7 +225,7 @@ class Consistency:
             print(f"{curve.form}: slope {curve.slope:.3f}")
         rows = [{**vars(curve), "slope": curve.slope} for curve in curves]
         (self.out / "consistency.json").write_text(json.dumps(rows, indent=2) + "\n")
-        chart(curves, self.out / "consistency.png")
+        chart(curves, self.out / "consistency.svg")
 
 
 if __name__ == "__main__":

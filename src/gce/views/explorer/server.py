@@ -18,9 +18,11 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -114,24 +116,35 @@ class Job:
 
 
 class Bench:
-    """Where jobs are done, one at a time, each in a thread of its own; the last one can be looked at."""
+    """Where jobs are done, one at a time, each in a thread of its own; the last ones can be looked at."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._last: Job | None = None
+        self._known: deque[Job] = deque(maxlen=8)
+        self._thread = threading.Thread()
+        self._passing = False
 
-    def start(self, work: Callable[[Job], Any]) -> Job:
+    def start(self, work: Callable[[Job], Any], passing: bool = False, over: bool = False) -> Job:
+        """passing: the job gives way to any other; over: it stops any other."""
         with self._lock:
             if self._last is not None and self._last.working:
-                raise InputError("still at work on the last request; wait, or stop it first")
+                if not (self._passing or over):
+                    raise InputError("still at work on the last request; wait, or stop it first")
+                self._last.stop()
+                self._thread.join()
             job = self._last = Job(0 if self._last is None else self._last.number + 1)
-        threading.Thread(target=job.run, args=(work,), daemon=True, name=f"job {job.number}").start()
+            self._thread = threading.Thread(target=job.run, args=(work,), daemon=True, name=f"job {job.number}")
+            self._passing = passing
+            self._known.append(job)
+            self._thread.start()
         return job
 
     def job(self, number: int) -> Job:
-        if self._last is None or self._last.number != number:
+        found = next((job for job in tuple(self._known) if job.number == number), None)
+        if found is None:
             raise InputError(f"there is no job {number}; the page was perhaps opened twice, load it again")
-        return self._last
+        return found
 
 
 class Refused(Exception):
@@ -145,7 +158,9 @@ class Refused(Exception):
 class Explorer:
     """What the page asks for. There is one system at a time, and one job."""
 
-    def __init__(self) -> None:
+    def __init__(self, files: Sequence[Path] = (), read: Callable[[Path, int], Any] | None = None) -> None:
+        """files: data sets to offer beside the worlds; read: what reads an episode of them (`workshop.Reader`)."""
+        self._files, self._read = files, read
         self._bench = Bench()
         self._prepared: Any = None
         self._choices: dict[str, Any] | None = None
@@ -161,20 +176,26 @@ class Explorer:
         return workshop
 
     def choices(self, request: dict[str, Any]) -> dict[str, Any]:
-        self._choices = self._choices or self._workshop.choices()
+        self._choices = self._choices or self._workshop.choices(self._files)
         return self._choices
 
     def prepare(self, request: dict[str, Any]) -> dict[str, Any]:
-        choice = self._workshop.check(request)
+        choice = self._workshop.check(request, self._files)
 
         def work(job: Job) -> dict[str, Any]:
             self._prepared = None
-            self._prepared = self._workshop.prepare(choice, job)
+            self._prepared = self._workshop.prepare(choice, job, self._read)
             return self._workshop.described(self._prepared)
 
-        return {"job": self._bench.start(work).number}
+        return {"job": self._bench.start(work, over=True).number}
 
     def plan(self, request: dict[str, Any]) -> dict[str, Any]:
+        return self._towards(request, "pursue")
+
+    def reach(self, request: dict[str, Any]) -> dict[str, Any]:
+        return self._towards(request, "reach")
+
+    def _towards(self, request: dict[str, Any], work: str) -> dict[str, Any]:
         prepared = self._prepared
         if prepared is None:
             raise InputError("there is no system yet; pick one first")
@@ -182,7 +203,9 @@ class Explorer:
         low, high = self._workshop.HORIZONS
         if not isinstance(horizon, int) or not low <= horizon <= high:
             raise InputError(f"the horizon is {horizon!r}, expected {low} to {high} steps")
-        return {"job": self._bench.start(lambda job: self._workshop.pursue(prepared, goal, horizon, job)).number}
+        way = getattr(self._workshop, work)
+        job = self._bench.start(lambda job: way(prepared, goal, horizon, job), passing=work == "reach")
+        return {"job": job.number}
 
     def look(self, request: dict[str, Any]) -> dict[str, Any]:
         return self._bench.job(_number(request, "job")).look(_number(request, "since"))
@@ -227,7 +250,7 @@ class Server(ThreadingHTTPServer):
         self.token = secrets.token_urlsafe(18)
         self.files = {**assets_of("pages"), **assets_of("explorer")}
         self.answers: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
-            name: getattr(explorer, name) for name in ("choices", "prepare", "plan", "look", "stop")
+            name: getattr(explorer, name) for name in ("choices", "prepare", "reach", "plan", "look", "stop")
         }
         self.hosts = {f"{name}:{self.server_port}" for name in (HOST, "localhost")}
 
@@ -330,9 +353,9 @@ class Handler(BaseHTTPRequestHandler):
         """Quiet: the page asks several times a second."""
 
 
-def serve(port: int, ready: Callable[[str], object]) -> None:
+def serve(port: int, ready: Callable[[str], object], explorer: Explorer | None = None) -> None:
     """Answer until Ctrl-C; `ready` is told the address."""
-    server = Server(port, Explorer())
+    server = Server(port, explorer or Explorer())
     print(f"open {server.address}\nCtrl-C stops", file=sys.stderr, flush=True)
     try:
         ready(server.address)

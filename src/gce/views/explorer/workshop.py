@@ -11,24 +11,27 @@ from that one's bandwidth sigma:
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 
+from gce.control.problem import Problem
 from gce.envs import WORLDS, GraphEnv, Protocol, world_named
 from gce.envs.recording import record_system
 from gce.errors import InputError
 from gce.model.files import load_model, shipped
 from gce.model.model import Model
-from gce.planning.closed_loop import control, figures, problem_for, uncontrolled
-from gce.planning.controller import Controller, Plan, Planner
+from gce.planning.closed_loop import control, figures, harm, problem_for, uncontrolled
+from gce.planning.controller import Controller, Plan, Planner, in_space_of
 from gce.system.system import System, adapt
-from gce.system.weights import weights_along
-from gce.trajectory import Episode
+from gce.system.weights import spread_of, weights_along
+from gce.trajectory import Dataset, Episode
 from gce.views.explorer.server import Job
 from gce.views.pages import drawn, scene_of, shown_coordinates
 
@@ -61,7 +64,7 @@ TRAINED = "trained"
 
 @dataclass(frozen=True)
 class Choice:
-    """What a person picked."""
+    """What a person picked. world: its name, that of a test case, or a data set file; objects: there, the episode."""
 
     world: str
     objects: int
@@ -71,41 +74,70 @@ class Choice:
 
 @dataclass(frozen=True, eq=False)
 class Prepared:
-    """A system with its model adapted, and a goal to begin with."""
+    """A system with its model adapted, and a goal to begin with.
+
+    env: its simulator, just reset; None where there is none. problem: of the goal, for the usual horizon. unit: of
+    distances. nothing: what happens if nothing is done; without a simulator as the model expects it.
+    """
 
     choice: Choice
-    env: GraphEnv
-    parameters: Any
+    env: GraphEnv | None
     system: System
+    problem: Problem
+    protocol: Protocol
+    start: Float[Array, "nodes d"]
     goal: Float[Array, "nodes d"]
     recorded: list[Episode]
+    nothing: Float[Array, "states nodes d"]
+    unit: Float[Array, " d"]
+    positions: Array
+    words: tuple[str, str, str, str]
+    nodes: list[str]
+
+    def distances(self, observations: Array, goal: Array) -> Float[Array, " states"]:
+        """Root mean square over nodes and positions of (o - goal) / unit."""
+        away = ((observations - goal) / self.unit)[..., self.positions]
+        return np.sqrt(np.square(away).mean((-1, -2)))
 
 
-def choices() -> dict[str, Any]:
-    """What the page offers, of the worlds that a model comes with the package for; JSON values."""
-    found = []
+def choices(files: Sequence[Path] = ()) -> dict[str, Any]:
+    """What the page offers: worlds that a model comes with the package for, test cases, data sets; JSON values."""
+    found: list[dict[str, Any]] = []
     for name, world in WORLDS.items():
         try:
-            model = load_model(shipped(name))
+            model = load_model(shipped(world.usual_model()))
         except InputError:
             continue
         low, high = world.recipe.offered or world.object_range
+        sizes = {"low": low, "high": high, "start": world.object_range[0] + 2}
+        trained = "The {} model was trained on {} to {} {}.".format(model.method, *world.object_range, world.words[1])
+        entry: dict[str, Any] = {"counted": world.words[1], "potentials": potentials_of(model), "kind": "worlds"}
         found.append(
             {
+                **entry,
                 "name": name,
-                "objects": {"low": low, "high": high, "start": world.object_range[0] + 2},
-                "trained": world.object_range,
-                "potentials": potentials_of(model),
-                "note": model.features.note,
+                "objects": sizes,
+                "note": f"{trained} {model.features.note}".strip(),
             }
         )
+        for case in world.cases if importlib.util.find_spec("pandapower") else ():
+            note = "A standard test case; the model was trained on random grids."
+            found.append({**entry, "name": case, "objects": None, "note": note, "kind": "test cases"})
+    for file in files:
+        with Dataset.open(file) as data:
+            episodes = {"low": 0, "high": len(data) - 1, "start": 0}
+        note = "Systems of this file: the start is the episode's, the model adapts to others of its system."
+        found.append({"counted": "episode", "potentials": {TRAINED: TRAINED}, "name": str(file), "objects": episodes,
+                      "note": note, "kind": "data sets"})  # fmt: skip
     return {"worlds": found, "horizons": {"low": HORIZONS[0], "high": HORIZONS[1], "start": HORIZON}}
 
 
 def potentials_of(model: Model) -> dict[str, str]:
     """Names and descriptions of what a model can be given; only a Gaussian's bandwidth says what others should be."""
+    if not model.form.weighted:
+        return {TRAINED: "none: no Gibbs weights"}
     own = {TRAINED: f"{model.config.potential}, as trained"}
-    if model.config.potential != "gaussian" or not model.form.weighted:
+    if model.config.potential != "gaussian":
         return own
     return own | {name: description for name, (description, _) in CHANGES.items()}
 
@@ -124,11 +156,18 @@ def under_potential(model: Model, name: str) -> Model:
     return other.eval()
 
 
-def check(request: dict[str, Any]) -> Choice:
+def check(request: dict[str, Any], files: Sequence[Path] = ()) -> Choice:
     """A request's choice; what cannot be is refused."""
-    world = world_named(request.get("world"))
-    objects = _whole(request, "objects", *(world.recipe.offered or world.object_range))
-    return Choice(world.world, objects, str(request.get("potential")), _whole(request, "seed", 0, 10**6))
+    name = request.get("world")
+    if name in list(map(str, files)):
+        with Dataset.open(Path(str(name))) as data:
+            objects = _whole(request, "objects", 0, len(data) - 1)
+    elif any(name in world.cases for world in WORLDS.values()):
+        objects = 0
+    else:
+        world = world_named(name)
+        objects = _whole(request, "objects", *(world.recipe.offered or world.object_range))
+    return Choice(str(name), objects, str(request.get("potential")), _whole(request, "seed", 0, 10**6))
 
 
 def _whole(request: dict[str, Any], name: str, low: int, high: int) -> int:
@@ -138,80 +177,164 @@ def _whole(request: dict[str, Any], name: str, low: int, high: int) -> int:
     return value
 
 
-def prepare(choice: Choice, job: Job) -> Prepared:
-    """Draw a system, record it, and adapt the shipped model to it."""
+def prepare(choice: Choice, job: Job, read: Reader | None = None) -> Prepared:
+    """Draw a system and record it, or read one of a data set, and adapt the model to it."""
     job.tell("loading the model", 0.02)
-    model = under_potential(load_model(shipped(choice.world)), choice.potential)
-    env = world_named(choice.world)(objects=choice.objects)
-    protocol = env.recipe.protocol
+    if read is not None and Path(choice.world).suffix:
+        return _recorded(choice, job, read(Path(choice.world), choice.objects))
+    cases = [world for world in WORLDS.values() if choice.world in world.cases]
+    env = cases[0].of_case(choice.world) if cases else world_named(choice.world)(objects=choice.objects)
     env.reset(seed=choice.seed)
-    parameters = env.parameters
+    model = under_potential(load_model(shipped(env.shipped_model())), choice.potential)
+    protocol = env.recipe.protocol
 
     def tell(done: int) -> None:
         job.tell(f"recording episode {min(done, EPISODES) + 1} of {EPISODES + 1}", 0.1 + 0.5 * done / (EPISODES + 1))
 
+    parameters = env.parameters
     recorded = record_system(env, choice.seed, EPISODES + 1, max(STEPS, protocol.horizon), tell=tell)
-    job.tell(f"adapting to {EPISODES} episodes", None)
-    system = adapt(model, recorded[1:], measure=False)
     env.reset(seed=choice.seed, options={"parameters": parameters})
     # A world that has a goal of its own keeps it; otherwise the goal is where the episode left out went, at rest.
     went = recorded[0].observations[protocol.horizon].astype(float)
     goal = env.goal if env.goal is not None else np.where(env.positions, went, 0.0)
-    return Prepared(choice, env, parameters, system, goal, recorded)
+    return _simulated(choice, env, adapted_to(model, recorded[1:], job), goal, recorded)
+
+
+def adapted_to(model: Model, episodes: list[Episode], job: Job) -> System:
+    job.tell(f"adapting to {len(episodes)} episodes", None)
+    return adapt(model, episodes, measure=False)
+
+
+def _simulated(choice: Choice, env: GraphEnv, system: System, goal: Array, recorded: list[Episode]) -> Prepared:
+    start = env._observation()
+    problem = in_space_of(system.model, problem_for(env, goal, env.recipe.protocol))
+    nothing, alike = uncontrolled(env, HORIZONS[1]), np.ones(goal.shape[1])
+    return Prepared(choice, env, system, problem, env.recipe.protocol, start, goal, recorded, nothing, alike,
+                    env.positions, env.words, env.node_names)  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class Recorded:
+    """An episode of a data set, others of its system, the bounds of its actions, and the model to adapt."""
+
+    model: Model
+    episode: Episode
+    others: list[Episode]
+    low: Float[Array, "nodes a"]
+    high: Float[Array, "nodes a"]
+    nodes: list[str]
+
+
+Reader = Callable[[Path, int], Recorded]
+"""Of a data set's file and the number of an episode."""
+
+
+def _recorded(choice: Choice, job: Job, found: Recorded) -> Prepared:
+    """A system of a data set; it is simulated where its world is known and its parameters were kept."""
+    model, episode, low, high = found.model, found.episode, found.low, found.high
+    system, recorded = adapted_to(model, found.others, job), [episode, *found.others]
+    went = episode.observations[min(HORIZON, episode.length)].astype(float)
+    if model.config.world in WORLDS and episode.parameters:
+        env = WORLDS[model.config.world]()
+        env.reset(seed=episode.seed or 0, options={"parameters": episode.parameters})
+        goal = env.goal if env.goal is not None else np.where(env.positions, went, 0.0)
+        return _simulated(choice, env, system, goal, recorded)
+    if episode.exogenous is not None:
+        raise InputError(f"{choice.world} has inputs known in advance; plan for it with `gce control`")
+    unit, start = model.observation_std.double().numpy(), episode.observations[0].astype(float)
+    problem = Problem(horizon=HORIZON, goal=went, low=low, high=high, state_cost=0.0, action_cost=1e-4, unit=unit,
+                      action_unit=model.action_std.double().numpy())  # fmt: skip
+    nothing = system.predict(start, np.zeros((HORIZONS[1], *low.shape)))
+    return Prepared(choice, None, system, in_space_of(model, problem), Protocol(HORIZON, HORIZONS[1], 0.0, 1.0, 1e-4),
+                    start, went, recorded, nothing, unit, np.ones(went.shape[1], bool),
+                    ("node", "nodes", "coordinates", "std"), found.nodes)  # fmt: skip
 
 
 def described(prepared: Prepared) -> dict[str, Any]:
     """A prepared system as the page draws it; JSON values."""
-    env, points = prepared.env, prepared.system.model.config.points
+    system, problem = prepared.system, prepared.problem
+    points, start, graph = system.model.config.points, prepared.start, system.graph
     paths = np.concatenate([e.observations for e in prepared.recorded])
-    start = env._observation()
     rest = np.concatenate([paths, prepared.goal[None]])
-    still = np.ptp(paths, axis=0) < STILL * env.observation_std
-    weights = weights_along(prepared.system, start[None], np.zeros((0, len(start), len(env.action_names))))[0]
+    still = np.ptp(paths, axis=0) < STILL * system.model.observation_std.double().numpy()
+    weights = weights_along(system, start[None], np.zeros((0, len(start), problem.low.shape[1])))
+    env = prepared.env
     return {
         "choice": dataclasses.asdict(prepared.choice),
-        "scene": scene_of(points, rest, env.graph.edge_index, env.graph.node_type, env.actuated),
+        "scene": scene_of(points, rest, graph.edge_index, graph.node_type, np.asarray(problem.controls.any(-1))),
         "shown": shown_coordinates(points),
-        "positions": env.positions.tolist(),
+        "positions": prepared.positions.tolist(),
         "start": _rounded(drawn(points, start)),
         "goal": prepared.goal.tolist(),
         "still": still[:, shown_coordinates(points)].tolist(),
         "span": float(np.abs(paths[..., 0] - prepared.goal[:, 0]).max()),
-        "unit": env.observation_std.tolist(),
-        "dt": env.dt,
-        "weights": _rounded(weights),
-        "value": env.observation_names[0],
+        "dt": system.model.config.dt,
+        "weights": _rounded(weights[0]),
+        "spread": spread_of(weights, system.topology) if weights.shape[1] else None,
+        "words": prepared.words,
+        "nodes": prepared.nodes,
+        "simulated": env is not None,
+        "value": "v" if env is None else env.observation_names[0],
+    }
+
+
+def sought(prepared: Prepared, goal: Array, horizon: int) -> tuple[Problem, Protocol]:
+    """The problem of another goal and horizon."""
+    usual = prepared.protocol
+    protocol = dataclasses.replace(usual, horizon=horizon, feedback=min(usual.feedback, horizon))
+    if prepared.env is None:
+        return dataclasses.replace(prepared.problem, goal=goal, horizon=horizon), protocol
+    return in_space_of(prepared.system.model, problem_for(prepared.env, goal, protocol)), protocol
+
+
+def reach(prepared: Prepared, goal: Array, horizon: int, job: Job) -> dict[str, Any]:
+    """How near the model alone thinks it can get: one plan from the start, which nobody carries out."""
+    problem, protocol = sought(prepared, goal, horizon)
+
+    def tell(turn: int, share: float) -> None:
+        job.tell("asking the model", share)
+
+    controller = Controller(prepared.system, problem, tolerance=protocol.tolerance, tell=tell)
+    plan = controller.plan(prepared.start, opening=True)
+    return {
+        "frame": _rounded(drawn(prepared.system.model.config.points, plan.observations[-1])),
+        "distances": _rounded(prepared.distances(plan.observations, goal)),
+        "nothing": _rounded(prepared.distances(prepared.nothing[: horizon + 1], goal)),
     }
 
 
 def pursue(prepared: Prepared, goal: Array, horizon: int, job: Job) -> dict[str, Any]:
     """Plan for a goal and act on the simulator; plans and steps are added to the job as they come."""
-    env = prepared.env
-    usual = env.recipe.protocol
-    protocol = dataclasses.replace(usual, horizon=horizon, feedback=min(usual.feedback, horizon))
-    env.reset(seed=prepared.choice.seed, options={"parameters": prepared.parameters, "goal": goal})
-    teller = Teller(prepared, goal, protocol, job)
-    job.add(teller.step_item(0, env._observation(), None))
+    problem, protocol = sought(prepared, goal, horizon)
+    env, teller = prepared.env, Teller(prepared, problem, goal, protocol, job)
+    found = {"nothing": _rounded(prepared.distances(prepared.nothing[: horizon + 1], goal))}
+    if env is None:  # what the model expects is all there is
+        plan = teller.plan(prepared.start, opening=True)
+        for t, observation in enumerate(plan.observations):
+            teller.show(t, observation, plan.actions[t - 1] if t else None)
+        return {**found, "figures": {}, "status": plan.status, "advice": plan.status.advice, "harm": [],
+                "plan_seconds": [plan.seconds]}  # fmt: skip
+    env.reset(seed=env.np_random_seed, options={"parameters": env.parameters, "goal": goal})
+    teller.show(0, env._observation(), None)
     run = control(env, teller, protocol.feedback, teller.stepped)
-    still = uncontrolled(env, horizon)
-    found = figures(env, run)
+    told = figures(env, run)
     extra = env.extra_figures(run.observations, run.goal)
     shares = ("control_error", "control_error_over_nothing", "control_error_positions", *extra, "cost")
     return {
-        "figures": {name: found[name] for name in shares if found.get(name) is not None and np.isfinite(found[name])},
+        **found,
+        "figures": {name: told[name] for name in shares if told.get(name) is not None and np.isfinite(told[name])},
         "status": run.status,
         "advice": run.status.advice,
-        "plan_seconds": found["plan_seconds"],
-        "nothing": _rounded(teller.distances(still)),
+        "harm": harm(env, told),
+        "plan_seconds": told["plan_seconds"],
     }
 
 
 class Teller(Planner):
     """A controller that tells a job of its plans and of the steps that are taken."""
 
-    def __init__(self, prepared: Prepared, goal: Array, protocol: Protocol, job: Job) -> None:
+    def __init__(self, prepared: Prepared, problem: Problem, goal: Array, protocol: Protocol, job: Job) -> None:
         self._prepared, self._goal, self._job = prepared, goal, job
-        problem = problem_for(prepared.env, goal, protocol)
         self._controller = Controller(prepared.system, problem, tolerance=protocol.tolerance, tell=self._turn)
         self._horizon, self._feedback = protocol.horizon, protocol.feedback
         self._path: list[Array] = []
@@ -232,7 +355,7 @@ class Teller(Planner):
                 "kind": "plan",
                 "at": at,
                 "frames": _rounded(drawn(points, self._plan.observations)),
-                "distances": _rounded(self.distances(self._plan.observations)),
+                "distances": _rounded(self._prepared.distances(self._plan.observations, self._goal)),
                 "status": self._plan.status,
             }
         )
@@ -253,28 +376,27 @@ class Teller(Planner):
         t = len(self._path)
         taken = (t - self._planned_at) / min(self._feedback, self._horizon - self._planned_at)
         self._job.tell(f"step {t} of {self._horizon}", self._done(PLANNING + (1 - PLANNING) * taken))
-        taken = self._plan.actions[t - 1 - self._planned_at]
-        self._job.add(self.step_item(t, self._prepared.env._observation(), taken))
+        assert self._prepared.env is not None
+        self.show(t, self._prepared.env._observation(), self._plan.actions[t - 1 - self._planned_at])
 
-    def step_item(self, t: int, observation: Array, action: Array | None) -> dict[str, Any]:
-        env, system = self._prepared.env, self._prepared.system
+    def show(self, t: int, observation: Array, action: Array | None) -> None:
+        """Add a step to the job."""
+        system, high = self._prepared.system, self.problem.high
         self._path.append(observation)
-        acted = np.zeros((0, len(observation), len(env.action_names))) if action is None else action[None]
+        acted = np.zeros((0, *high.shape)) if action is None else action[None]
         weights = weights_along(system, np.stack(self._path[-1 - len(acted) :]), acted)[-1]
-        return {
-            "kind": "step",
-            "step": t,
-            "places": _rounded(drawn(system.model.config.points, observation)),
-            "action": [] if action is None else _rounded(action[:, 0] / env.action_limit),
-            "weights": _rounded(weights),
-            "distance": round(float(self.distances(observation[None])[0]), 5),
-        }
-
-    def distances(self, observations: Array) -> Float[Array, " states"]:
-        """Root mean square over nodes and positions of (o - goal) / unit."""
-        env = self._prepared.env
-        away = (observations - self._goal)[..., env.positions] / env.observation_std[env.positions]
-        return np.sqrt(np.square(away).mean((-1, -2)))
+        limit = np.where(np.isfinite(high[:, 0]) & (high[:, 0] > 0), high[:, 0], 1.0)
+        distance = self._prepared.distances(observation[None], self._goal)[0]
+        self._job.add(
+            {
+                "kind": "step",
+                "step": t,
+                "places": _rounded(drawn(system.model.config.points, observation)),
+                "action": [] if action is None else _rounded(action[:, 0] / limit),
+                "weights": _rounded(weights),
+                "distance": round(float(distance), 5),
+            }
+        )
 
 
 def _rounded(values: Array) -> Any:

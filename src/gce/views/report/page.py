@@ -69,6 +69,7 @@ def data_of(details: Details, figures: dict[str, Any]) -> dict[str, Any]:
         "title": _title(d),
         "simulated": about["simulated"],
         "dt": about["dt"],
+        "words": words_of(d),
         "scene": {
             **scene_of(points, shown, d.edge_index, d.node_type, d.actuated),  # laid out by all edges
             "edges": d.edge_index.T[edges].tolist(),
@@ -121,7 +122,12 @@ def coordinates_of(details: Details) -> list[tuple[str, Array]]:
     d = details.goal.shape[-1]
     every = [("all coordinates", np.ones(d, bool))]
     positions = np.array(details.about.get("positions") or [True] * d)
-    return every if positions.all() else [("positions", positions), *every]
+    return every if positions.all() else [(words_of(details)[2], positions), *every]
+
+
+def words_of(details: Details) -> list[str]:
+    """What an object is called, several of them, and their positions; the unit of these."""
+    return list(details.about.get("words") or ("object", "objects", "positions", ""))
 
 
 def distance(observations: Array, details: Details, which: Array) -> Float[Array, " states"]:
@@ -133,7 +139,9 @@ def distance(observations: Array, details: Details, which: Array) -> Float[Array
 def _title(details: Details) -> str:
     world, nodes = details.about["world"] or "A system", len(details.goal)
     acted = "a controlled run" if details.about["simulated"] else "a plan"
-    return f"{world.capitalize()} of {nodes} objects: {acted} of {len(details.actions)} steps"
+    case = details.about["settings"].get("case")
+    what = f"{world.capitalize()} of {nodes}" if case is None else f"{case}, {nodes}"
+    return f"{what} {words_of(details)[1]}: {acted} of {len(details.actions)} steps"
 
 
 def _places(points: Any, observations: Array) -> Any:

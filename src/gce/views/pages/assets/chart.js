@@ -17,7 +17,7 @@ function brief(value) {
 }
 
 class Chart {
-  /* spec: {series: [{name, style, x, y, steps, dots, quiet}], xLabel, yLabel, zero, square, circle, whole, label} */
+  /* spec: {series: [{name, style, x, y, steps, dots, quiet}], xLabel, yLabel, zero, square, circle, ticks: [[x, text]], label} */
   constructor(container, spec, onPick) {
     this.container = container;
     this.spec = spec;
@@ -45,7 +45,7 @@ class Chart {
     if (this.drawn === width) return;
     this.drawn = width;
     const height = spec.square ? Math.min(width, 360) : Math.round(Math.max(170, Math.min(260, width * 0.5)));
-    const box = { left: 52, right: width - 16, top: 20, bottom: height - 34 };
+    const box = { left: 52, right: width - 16, top: 26, bottom: height - 34 };
     const xs = spec.series.flatMap((s) => s.x), ys = spec.series.flatMap((s) => s.y).filter(Number.isFinite);
     let [x0, x1] = xs.length ? [Math.min(...span(xs)), Math.max(...span(xs))] : [0, 1];
     let [y0, y1] = ys.length ? [Math.min(...span(ys)), Math.max(...span(ys))] : [0, 1];
@@ -69,10 +69,10 @@ class Chart {
       element("line", { class: "grid", x1: box.left, x2: box.right, y1: this.Y(v), y2: this.Y(v) }, svg);
       element("text", { x: box.left - 6, y: this.Y(v) + 4, "text-anchor": "end" }, svg).textContent = brief(v);
     }
-    const ticks = niceTicks(x0, x1, Math.max(3, Math.min(8, Math.round(width / 90))));
-    for (const v of spec.whole ? ticks.filter(Number.isInteger) : ticks) {
+    const ticks = spec.ticks ?? niceTicks(x0, x1, Math.max(3, Math.min(8, Math.round(width / 90)))).map((v) => [v, brief(v)]);
+    for (const [v, text] of ticks) {
       element("line", { class: "grid", x1: this.X(v), x2: this.X(v), y1: box.bottom, y2: box.bottom + 4 }, svg);
-      element("text", { x: this.X(v), y: box.bottom + 16, "text-anchor": "middle" }, svg).textContent = brief(v);
+      element("text", { x: this.X(v), y: box.bottom + 16, "text-anchor": "middle" }, svg).textContent = text;
     }
     element("text", { x: (box.left + box.right) / 2, y: height - 3, "text-anchor": "middle" }, svg).textContent = spec.xLabel;
     element("text", { x: 2, y: 12 }, svg).textContent = spec.yLabel;

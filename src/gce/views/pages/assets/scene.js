@@ -90,6 +90,7 @@ class Scene {
     this.pushes = scene.actuated.map((on) => (on && scene.kind !== "polygons" ? element("line", { class: "push" }, layers.pushes) : null));
     // Values are written beside the nodes of a small network.
     this.values = this.isNetwork && this.count <= 30 ? kinds.map(() => element("text", {}, layers.marks)) : [];
+    this.joints = [];
     this.mark = element("circle", { class: "chosen", r: 0 }, layers.marks);
     this.bent = null;
   }
@@ -109,6 +110,14 @@ class Scene {
       });
       return through ? (sender < receiver ? 1 : -1) : 0;
     });
+    if (!this.joints.length) this.#join();
+  }
+
+  /* a chain's goal is joined as its bodies are: by the links that pass through no other */
+  #join() {
+    const pairs = this.links.filter(({ sender, receiver }, k) => sender < receiver && !this.bent[k]);
+    if (this.scene.kind === "disks" && pairs.length <= this.count)
+      this.joints = pairs.map(({ sender, receiver }) => ({ sender, receiver, line: element("line", { class: "goal joint" }, this.layers.goals) }));
   }
 
   show(frame) {
@@ -125,6 +134,11 @@ class Scene {
       this.bodies.forEach((body, i) => this.scene.actuated[i] && body.setAttribute("fill-opacity", 0.35 + 0.6 * Math.min(1, Math.max(0, (frame.action[i] + 1) / 2))));
     this.#shadow(this.ghosts, frame.ghost, frame.goal, 1.45, true);
     this.#shadow(this.goals, frame.goal, frame.goal, 1.0, false);
+    for (const { sender, receiver, line } of this.joints) {
+      const ends = [sender, receiver].map((i) => (frame.goal && !frame.goal[i].includes(null) ? this.centre(i, frame.goal[i]) : null));
+      line.setAttribute("visibility", ends[0] && ends[1] ? "visible" : "hidden");
+      if (ends[0] && ends[1]) ["x", "y"].forEach((axis, c) => ends.forEach((end, k) => line.setAttribute(axis + (k + 1), end[c].toFixed(1))));
+    }
     this.#links(frame, centres);
     this.pushes.forEach((push, i) => push && this.#push(push, centres[i], frame.action ? frame.action[i] : 0));
     if (this.chosen !== undefined) this.#move(this.mark, centres[this.chosen], this.size + 6);

@@ -12,13 +12,15 @@ const percent = (share) => `${(100 * share).toPrecision(share < 0.1 ? 2 : 3)} %`
 function summary() {
   const f = DATA.figures, found = [];
   const add = (name, value, told = brief) => {
-    if (value !== undefined && value !== null) found.push([name, typeof value === "number" ? told(value) : value]);
+    if (value !== undefined && value !== null) found.push([name, typeof value === "string" ? value : told(value)]);
   };
   if (DATA.simulated) {
-    add("error at the end, |o − goal| / |goal|", f.control_error);
+    const [, , places, unit] = DATA.words, pair = (unit) => ([left, nothing]) => `${brief(left)}, ${brief(nothing)} ${unit}`;
     if (f.voltage_error !== undefined) add("voltage error, of that at the start", f.voltage_error, percent);
     else add("of the error of doing nothing", f.control_error_over_nothing, percent);
-    add("error of positions alone", f.control_error_positions);
+    add(`${places}: rms at the end, of doing nothing`, f.rms_positions, pair(unit));
+    add("rates of change: rms at the end, of doing nothing", f.rms_rates, pair(`${unit}/s`));
+    add("error at the end, |o − goal| / |goal|", f.control_error);
     add("cost", f.cost);
   } else {
     add("predicted error at the end", f.predicted_control_error);
@@ -27,7 +29,6 @@ function summary() {
       const beside = [["model", "model"], ["persistence", "persistence"], ["DMDc", "dmdc"]].filter(([, key]) => typeof f.prediction[key] === "number");
       add("prediction error (NRMSE)", beside.map(([name, key]) => `${name} ${brief(f.prediction[key])}`).join(", "));
     }
-    for (const sentence of f.warnings || []) add("warning", sentence);
     add("predicted cost", f.predicted_cost);
   }
   const seconds = f.plan_seconds || [];
@@ -91,7 +92,13 @@ function show(step) {
 
 function weightsTable() {
   const chosen = motion.chosen, weights = DATA.weights[now];
-  if (chosen === undefined || !weights.length) return;
+  if (chosen === undefined) return;
+  const [one, , , unit] = DATA.words;
+  if (DATA.scene.kind === "network")
+    byId("chosen").textContent = `${one} ${DATA.nodes[chosen]}: ${DATA.frames[now][chosen].map((v) => v.toFixed(4)).join(", ")} ${unit}`
+      + (DATA.goal[chosen][0] === null ? "" : `, goal ${brief(DATA.goal[chosen][0])}`);
+  else byId("chosen").textContent = `${one} ${DATA.nodes[chosen]}`;
+  if (!weights.length) return;
   const rows = DATA.scene.edges.map(([sender, receiver], k) => [sender, receiver, weights[k]]).filter((e) => e[1] === chosen);
   rows.sort((a, b) => b[2] - a[2]);
   const most = rows.slice(0, 8).map(([sender, , w]) => [sender === chosen ? `${DATA.nodes[sender]} (itself)` : DATA.nodes[sender], w.toFixed(3)]);
@@ -103,10 +110,27 @@ byId("motion").addEventListener("click", (event) => {
   show(now);
 });
 
+/* with the arrow keys one node after another, and back to none */
+byId("motion").addEventListener("keydown", (event) => {
+  const way = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+  if (!way) return;
+  event.preventDefault();
+  motion.chosen = ((motion.chosen ?? (way > 0 ? -1 : 0)) + way + DATA.nodes.length) % DATA.nodes.length;
+  show(now);
+});
+
+/* in the time of the system */
 let timer = null;
 function play(on) {
-  clearInterval(timer);
-  timer = on ? setInterval(() => (now === LAST ? play(false) : show(now + 1)), Math.max(40, 1000 * DATA.dt)) : null;
+  if (timer !== null) cancelAnimationFrame(timer);
+  const begun = performance.now() - 1000 * DATA.dt * now;
+  const tick = (time) => {
+    const due = Math.min(LAST, Math.floor((time - begun) / (1000 * DATA.dt)));
+    if (due > now) show(due);
+    if (now === LAST) play(false);
+    else timer = requestAnimationFrame(tick);
+  };
+  timer = on ? requestAnimationFrame(tick) : null;
   byId("play").textContent = on ? "Pause" : "Play";
   byId("play").setAttribute("aria-pressed", String(on));
 }
@@ -168,6 +192,7 @@ function actionSeries(index) {
 
 function actions() {
   const choice = byId("action-node");
+  byId("action-word").textContent = DATA.words[0];
   choice.replaceChildren(...DATA.busy.map((node, k) => new Option(DATA.nodes[node], k)));
   const size = (k) => Math.max(...DATA.actions.map((row) => Math.max(...row[k].map(Math.abs))));
   const busiest = DATA.busy.map((_, k) => k).reduce((a, b) => (size(b) > size(a) ? b : a), 0);
@@ -177,16 +202,22 @@ function actions() {
   choice.addEventListener("change", () => chart.set({ series: actionSeries(Number(choice.value)) }));
 }
 
+const RUNS_AWAY = 10; // an NRMSE above which a prediction is none
+
 function fit() {
   const { counts, errors } = DATA.fit;
   byId("fit-card").hidden = !counts.length; // of a kept system the episodes are not at hand
   if (!counts.length) return;
+  const tame = (row) => row.every((e) => e !== null && e < RUNS_AWAY), wild = counts.filter((_, k) => !tame(errors[k]));
+  const at = counts.map((_, k) => k).filter((k) => tame(errors[k])), x = at.map((k) => Math.log2(counts[k]));
   const what = DATA.simulated ? "this run" : "the recorded episode that the plan starts from";
-  byId("fit-note").textContent = `NRMSE of predicting ${what}, which no fit knew, from its start and its actions: mean over its steps, and at the last.`;
-  const mean = errors.map((row) => row.reduce((a, b) => a + b, 0) / row.length), last = errors.map((row) => row.at(-1));
+  byId("fit-note").textContent = `NRMSE of predicting ${what}, which no fit knew, from its start and its actions: mean over its steps, and at the last.`
+    + (wild.length ? ` Not drawn: after ${wild.join(", ")} episode${wild.at(-1) > 1 ? "s" : ""} the prediction runs away (an NRMSE above ${RUNS_AWAY}).` : "");
+  const mean = at.map((k) => errors[k].reduce((a, b) => a + b, 0) / errors[k].length), last = at.map((k) => errors[k].at(-1));
+  const ticks = counts.filter((n) => Number.isInteger(Math.log2(n))).map((n) => [Math.log2(n), String(n)]);
   new Chart(byId("fit"), {
-    series: [{ name: "mean", style: "real", x: counts, y: mean, dots: 4, joined: true }, { name: "at the last step", style: "plan", x: counts, y: last, dots: 3, joined: true }],
-    xLabel: "episodes adapted to", yLabel: "NRMSE", zero: true, whole: true });
+    series: [{ name: "mean", style: "real", x, y: mean, dots: 4, joined: true }, { name: "at the last step", style: "plan", x, y: last, dots: 3, joined: true }],
+    xLabel: "episodes adapted to", yLabel: "NRMSE", zero: true, ticks });
 }
 
 function spectrum(id, note, values, words) {
@@ -247,11 +278,12 @@ if (!DATA.simulated) {
   byId("actions-title").textContent = "Actions";
   byId("ghost-choice").hidden = true;
 }
+byId("weights-choice").hidden = !DATA.weights[0].length;
 byId("weights-note").textContent = DATA.weights[0].length
   ? "The thicker the half of a link next to a node, the more weight that node gives to the other end; the ring is the weight it gives to itself. Choose a node to read its weights."
     + (DATA.edges_left_out ? ` Of this large graph ${DATA.edges_left_out} edges of least weight are left out.` : "")
-  : "This form of the operator has no Gibbs weights.";
+  : `This form of the operator has no Gibbs weights. Choose a ${DATA.words[0]} to read it.`;
 byId("motion-caption").textContent = DATA.scene.kind === "network"
-  ? `Colour: above (red) or below (blue) the goal, by up to ${brief(motion.span)}${DATA.simulated ? "; outer ring: as the plan expected" : ""}. Bars: actions.`
+  ? `Colour: above (red) or below (blue) the goal, by up to ${brief(motion.span)} ${DATA.words[3]}${DATA.simulated ? "; outer ring: as the plan expected" : ""}. Bars: actions.`
   : `Solid: the system${DATA.simulated ? "; dashed: as the plan expected" : " as the plan expects it"}; amber: the goal` + (DATA.scene.kind === "polygons" ? "; red boxes are actuated, deeper where they pull." : "; green: the action.");
 show(0);
