@@ -72,7 +72,8 @@ class Foreign(Experiment):
             of_kind = {"kind": kind, **({} if acted == "actions" else {"actions": acted})}
             counts = np.unique(data.groups, return_counts=True)[1][: preset.trajectories]
             for method in self.methods(data, context):
-                trained, conditions = {}, {"method": [method, _version(method)]}
+                trained: dict[str, Any] = {}
+                conditions: dict[str, Any] = {"method": [method, _version(method)]}
                 if method not in UNTRAINED:
                     trained = {"minutes": context.train_minutes}
                     place = _place(context, kind, acted, method)
