@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 import gce
-from bench.variants import RESULTS, beside, compare
+from bench.variants import RESULTS, beside, compare, write
 from gce.graphs.graph import erdos_renyi
 
 AGENTS, LINKED, SHARPNESS, KEPT, REACH, STEPS = (8, 14), 0.6, 3.0, 0.3, 0.5, 50
@@ -93,19 +93,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=0.8, help="CPU time of each training")
     parser.add_argument("--out", type=Path, default=RESULTS / "attention.json")
+    parser.add_argument("--study", nargs="*", default=("listeners", "flock"))
+    parser.add_argument("--only", nargs="*", default=(), help="train these alone")
     asked = parser.parse_args()
     for study, make, names in (
         ("listeners", listeners, list(POTENTIALS)),
         ("flock", flocks, ["gaussian", "attention"]),
     ):
+        if study not in asked.study:
+            continue
         data, systems = make(TRAINING, EPISODES, 1), by_system(make(TEST, EPISODES, 2))
-        errors = compare(asked.out, study, {name: (data, systems, POTENTIALS[name]) for name in names}, asked.minutes)
-        kept = json.loads(asked.out.read_text())
-        kept[study]["beside gaussian"] = {
-            name: beside(error, errors["gaussian"]) for name, error in errors.items() if name != "gaussian"
-        }
-        asked.out.write_text(json.dumps(kept, indent=1) + "\n")
-        print(study, json.dumps(kept[study]["beside gaussian"], indent=1), flush=True)
+        variants = {name: (data, systems, POTENTIALS[name]) for name in names}
+        errors = compare(asked.out, study, variants, asked.minutes, asked.only)
+        if "gaussian" in errors:
+            told = {name: beside(e, errors["gaussian"]) for name, e in errors.items() if name != "gaussian"}
+            write(asked.out, study, "beside gaussian", told)
+            print(study, json.dumps(told, indent=1), flush=True)
 
 
 if __name__ == "__main__":

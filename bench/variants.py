@@ -27,34 +27,56 @@ Variants = Mapping[str, tuple[gce.Dataset, Sequence[Sequence[gce.Episode]], dict
 """By name: what to train on, the systems to judge by, and settings of the model."""
 
 
-def compare(out: Path, study: str, variants: Variants, minutes: float, seeds: Sequence[int] = (0,)) -> dict[str, Any]:
-    """The errors of all variants on all systems; those in the file are taken from there."""
+def compare(
+    out: Path, study: str, variants: Variants, minutes: float, only: Sequence[str] = (), seed: int = 0
+) -> dict[str, np.ndarray]:
+    """The errors of variants by name, as far as the file holds them or they are asked for.
+
+    only: names of those to train now; all by default.
+    """
     torch.set_num_threads(1)
-    kept: dict[str, Any] = json.loads(out.read_text()) if out.is_file() else {}
-    of_study = kept.setdefault(study, {})
-    for seed in seeds:
-        for name, (data, systems, settings) in variants.items():
-            if (label := f"{name}, seed {seed}") in of_study:
-                continue
-            begin = time.process_time()
-            found = gce.train(
-                data,
-                minutes=minutes,
-                horizon=20,
-                seed=seed,
-                method="structured",
-                model=settings,
-                training={"iterations": 100_000},
-            )
-            spent = (time.process_time() - begin) / 60
-            of_study[label] = {
-                "cpu_minutes": round(spent, 2),
-                "validation": round(found.validation_nrmse, 5),
-                "nrmse": [round(error_on(found.model, episodes), 5) for episodes in systems],
-            }
-            out.write_text(json.dumps(kept, indent=1) + "\n")
-            print(study, label, f"{np.mean(of_study[label]['nrmse']):.4f}", flush=True)
-    return {name: np.array([of_study[f"{name}, seed {s}"]["nrmse"] for s in seeds]).mean(0) for name in variants}
+    for name, (data, systems, settings) in variants.items():
+        if name in read(out).get(study, {}) or (only and name not in only):
+            continue
+        begin, last = time.process_time(), 0
+
+        def tell(now: Any) -> None:
+            nonlocal last
+            last = now.iteration
+
+        found = gce.train(
+            data,
+            minutes=minutes,
+            horizon=20,
+            seed=seed,
+            method="structured",
+            model=settings,
+            training={"iterations": 100_000},
+            tell=tell,
+        )
+        spent = (time.process_time() - begin) / 60
+        result = {
+            "cpu_minutes": round(spent, 2),
+            "iterations": last,
+            "validation": round(found.validation_nrmse, 5),
+            "nrmse": [round(error_on(found.model, episodes), 5) for episodes in systems],
+        }
+        write(out, study, name, result)
+        print(study, name, f"{np.mean(result['nrmse']):.4f}", flush=True)
+    known = read(out).get(study, {})
+    return {name: np.array(known[name]["nrmse"]) for name in variants if name in known}
+
+
+def read(out: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(out.read_text()) if out.is_file() else {}
+    return found
+
+
+def write(out: Path, study: str, name: str, result: Any) -> None:
+    """One more result; what others wrote meanwhile stays."""
+    kept = read(out)
+    kept.setdefault(study, {})[name] = result
+    out.write_text(json.dumps(kept, indent=1) + "\n")
 
 
 def error_on(model: gce.Model, episodes: Sequence[gce.Episode]) -> float:

@@ -30,7 +30,7 @@ MAY_IMPORT = {
     "potentials": "graphs",
     "operators": "graphs potentials",
     "features": "graphs operators",
-    "model": "__init__ features graphs operators potentials",
+    "model": "__init__ features graphs operators potentials trajectory",
     "system": "__init__ graphs metrics model operators potentials trajectory",
     "training": "cluster envs features graphs metrics model operators progress system trajectory",
     "control": "",

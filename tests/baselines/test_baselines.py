@@ -21,6 +21,7 @@ from gce.envs import Protocol
 from gce.errors import InputError
 from gce.graphs.graph import Graph
 from gce.planning.closed_loop import control, problem_for
+from gce.training.batches import Recorded
 from gce.training.learning import prediction_error
 from gce.trajectory import Episode
 
@@ -137,7 +138,7 @@ def relabelled(episode: Episode, order: np.ndarray) -> Episode:
 def test_slopes_are_those_of_small_differences(name, world):
     episode = system_episodes(world)[0]
     system = adapted(name, world)
-    _, inputs = system.model.states(episode)
+    _, inputs = system.model.recorded(episode)
     x = torch.stack([system.start(o.astype(float)) for o in episode.observations[3:5]])
     inputs = inputs[3:5].double()
     by_x, by_u = system.slopes(x, inputs)
@@ -211,7 +212,7 @@ def test_a_goal_in_features(name, monkeypatch):
     aim = one.start(goal).numpy()[one.embedding]
 
     def away(actions):
-        x = one.rollout(one.start(start), one.model.inputs(actions, None))[-1].numpy()
+        x = one.rollout(one.start(start), one.model.inputs(actions, None, len(start)))[-1].numpy()
         return float(np.square(x[one.embedding] - aim).sum() + 1e-3 * np.square(actions).sum())
 
     assert plan.status == "solved"
@@ -241,7 +242,7 @@ def test_training_lowers_the_loss(name, tmp_path):
     plan = dataclasses.replace(
         model.schedule, **{**QUICK, "iterations": 1000, "learning_rate": 3 * model.schedule.learning_rate}
     )
-    systems = [model.recorded(system_episodes("rope", g)) for g in (0, 1, 2)]
+    systems = [Recorded.of(model, system_episodes("rope", g)) for g in (0, 1, 2)]
     run = training_of(model, systems, [], plan, tmp_path)
 
     def loss() -> float:
@@ -298,7 +299,7 @@ def test_a_saved_baseline_is_the_same(name, tmp_path):
     save(model, tmp_path, {"seed": 0})
     loaded = load(tmp_path)
     assert bits(model) == bits(loaded)
-    assert loaded.sizes == model.sizes
+    assert loaded.config == model.config
     errors = [prediction_error(partial(adapt, one), one, [system_episodes()]) for one in (model, loaded)]
     assert errors[0] == errors[1]
 
@@ -333,7 +334,7 @@ def test_what_does_not_fit_is_refused(tmp_path):
         train("gnn", recorded("rope"))
     with pytest.raises(InputError, match="has no baseline.json"):
         load(tmp_path)
-    crowded = BASELINES["vae"](dataclasses.replace(model.sizes, max_nodes=3))
+    crowded = BASELINES["vae"](dataclasses.replace(model.config, max_nodes=3))
     with pytest.raises(InputError, match="room for 3"):
         adapt(crowded, rope)
     system = adapted("kpm")
@@ -351,17 +352,17 @@ def test_a_damaged_folder_is_refused(tmp_path):
 
 
 def test_the_command_line_trains(tmp_path, monkeypatch, capsys):
-    from gce.baselines.__main__ import Train
+    from gce.baselines.__main__ import TrainBaseline
     from gce.progress import run_module
 
     file, out = tmp_path / "rope.h5", tmp_path / "out"
     recorded("rope").save(file)
     command = ["train", "kpm", "--world", "rope", "--data", str(file), "--out", str(out)]
     monkeypatch.setattr("sys.argv", command)
-    run_module(Train)
+    run_module(TrainBaseline)
     assert load(out).name == "kpm"
     monkeypatch.setattr("sys.argv", [*command[:3], "soft", *command[4:]])
     assert "seed" in capsys.readouterr().err
     with pytest.raises(SystemExit) as end:
-        run_module(Train)
+        run_module(TrainBaseline)
     assert end.value.code == 2 and "is of the world rope, not of soft" in capsys.readouterr().err

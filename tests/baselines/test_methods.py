@@ -9,20 +9,22 @@ import torch
 
 import gce.baselines.controller as room
 from gce.baselines import BaselineController, adapt, train
-from gce.baselines.base import Config, configure
+from gce.baselines.base import configure
 from gce.baselines.cko import Cko, CkoConfig, fitted, rolled_out
 from gce.baselines.gns import Gns, GnsConfig
 from gce.baselines.graph_ode import GraphOde, GraphOdeConfig
-from gce.baselines.koopman import Blocks
+from gce.baselines.koopman import RelationBlocks
 from gce.baselines.kpm import Kpm, KpmConfig
 from gce.baselines.padded import Normal, PaddedConfig
 from gce.baselines.pcc import Pcc, PccConfig
 from gce.baselines.vae import Vae
 from gce.control.problem import Problem
 from gce.envs import world_named
+from gce.features.base import StateShape
 from gce.graphs.graph import Graph, ring
 from gce.graphs.topology import Topology
 from gce.operators.regression import Moments, solve
+from gce.training.batches import Recorded
 from gce.trajectory import Dataset, Episode
 from small import recorded, system_episodes
 
@@ -74,8 +76,8 @@ def test_kpm_features_are_the_observation_and_products():
 @pytest.mark.parametrize("world", ["rope", "soft", "grid"])
 def test_the_assembled_system_is_the_composed_operator(world):
     graph = system_episodes(world)[0].graph
-    config, topology = configure(Config, recorded(world)), Topology.of(graph)
-    blocks = Blocks(config, num_features=3, num_static=2, num_edge=2)
+    config, topology = configure(StateShape, recorded(world)), Topology.of(graph)
+    blocks = RelationBlocks(config, num_features=3, num_static=2, num_edge=2)
     generator = torch.Generator().manual_seed(0)
 
     def draw(*shape: int) -> torch.Tensor:
@@ -93,8 +95,8 @@ def test_the_assembled_system_is_the_composed_operator(world):
 def test_relations_that_a_graph_lacks_change_nothing():
     """The fit on the regressors in use is ridge regression on all of them."""
     graph = system_episodes("rope")[0].graph
-    config, topology = configure(Config, recorded("rope")), Topology.of(graph)
-    blocks = Blocks(config, num_features=3)
+    config, topology = configure(StateShape, recorded("rope")), Topology.of(graph)
+    blocks = RelationBlocks(config, num_features=3)
     generator = torch.Generator().manual_seed(0)
     z, inputs, psi = (torch.randn(30, graph.num_nodes, k, generator=generator).double() for k in (3, 1, 3))
     inputs[:, 1:] = 0  # only the first mass acts
@@ -121,8 +123,8 @@ def union(world: str, *, shared: bool = False) -> Topology:
 
 @pytest.mark.parametrize("world, shared", [("rope", False), ("rope", True), ("soft", False), ("swim", False)])
 def test_operators_fitted_by_type_are_those_fitted_at_once(world, shared):
-    topology, config = union(world, shared=shared), configure(Config, recorded(world))
-    blocks = Blocks(config, num_features=3)
+    topology, config = union(world, shared=shared), configure(StateShape, recorded(world))
+    blocks = RelationBlocks(config, num_features=3)
     generator = torch.Generator().manual_seed(0)
     sizes = (3 + blocks.carried, 1, 3)
     z, inputs, psi = (torch.randn(30, topology.num_nodes, k, generator=generator).double() for k in sizes)
@@ -133,9 +135,9 @@ def test_operators_fitted_by_type_are_those_fitted_at_once(world, shared):
 
 @pytest.mark.parametrize("world", ["rope", "soft"])
 def test_a_rollout_of_all_graphs_at_once_takes_the_composed_steps(world):
-    topology, config = union(world), configure(Config, recorded(world))
+    topology, config = union(world), configure(StateShape, recorded(world))
     assert len(set(topology.splits)) == 2  # the smaller one is filled up
-    blocks = Blocks(config, num_features=3)
+    blocks = RelationBlocks(config, num_features=3)
     generator = torch.Generator().manual_seed(0)
     z = torch.randn(2, topology.num_nodes, 3 + blocks.carried, generator=generator)
     inputs = torch.randn(2, 4, topology.num_nodes, 1, generator=generator)
@@ -156,7 +158,7 @@ def test_cko_adapts_with_the_ridge_that_predicts_its_episodes_best():
         return Cko(config).fit(system_episodes())
 
     each = {factor: fitted(factor) for factor in (1.0, 1e3, 1e6)}
-    seen = each[1.0].model.recorded(system_episodes())
+    seen = Recorded.of(each[1.0].model, system_episodes())
     best = min(each, key=lambda factor: each[factor].miss(seen.states, seen.inputs))
     assert torch.equal(fitted(*each).A, each[best].A)
     assert not torch.equal(each[1.0].A, each[1e6].A)

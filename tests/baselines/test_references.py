@@ -26,7 +26,7 @@ def test_validation_errors_are_those_of_the_systems_kept(world):
     model = untrained(world)
     found = validation_beside(model, [system_episodes(world)])
     assert found.keys() == {"persistence", "dmdc"} and all(0 < error < 100 for error in found.values())
-    assert dmdc_of(model).sizes.previous_action == model.config.previous_action
+    assert dmdc_of(model).config.previous_action == model.config.previous_action
 
 
 def test_large_systems_have_no_dmdc():

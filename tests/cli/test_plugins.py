@@ -68,6 +68,13 @@ def test_a_world_is_recorded_trained_on_and_controlled_by_name(tanks, tmp_path, 
     main(["data", "show", str(tanks), "--out", str(tmp_path / "tanks.png")])
 
 
+def test_workers_on_a_cluster_load_plugins_too(tmp_path):
+    pytest.importorskip("distributed", reason="Dask is not installed: pip install 'gce[cluster]'")
+    size = ["--episodes", "2", "--group-size", "1", "--steps", "5", "--workers", "1", "--on", "dask"]
+    main(["--plugin", "my_world", "data", "tanks", "--out", str(tmp_path / "tanks.h5"), *size])
+    assert (tmp_path / "tanks.h5").is_file()
+
+
 @pytest.mark.parametrize(
     ("plugin", "asked", "setting"),
     [

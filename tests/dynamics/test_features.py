@@ -21,6 +21,7 @@ MODELS = {
     "grid": ("grid", {}),
     "the paper's form": ("grid", {"own_block": False}),
     "hom": ("grid", {"form": "hom"}),
+    "heads": ("grid", {"potential": "attention"}),
     "kinematics and held nodes": ("rope", {}),
     "two observations": ("rope", {"history": 2, "previous_action": True}),
 }

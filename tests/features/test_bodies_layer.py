@@ -10,7 +10,7 @@ from gce.envs.recording import Recording, record
 from gce.graphs.topology import Topology
 from gce.model.step import Stepper
 from gce.system.system import adapt
-from gce.system.uncertainty import blocks, certificate, stabilised
+from gce.system.uncertainty import blocks, certificate
 from gce.training.preparation import config_for, prepare
 from gce.trajectory import Dataset
 from small import system_episodes, untrained
@@ -157,7 +157,7 @@ def test_other_forms_work_beside_the_channels(model_and_data, form):
     assert np.isfinite(predicted).all()
 
 
-def test_the_certificate_bounds_every_graph_and_shrinking_reaches_it(tmp_path):
+def test_the_certificate_bounds_every_graph(tmp_path):
     record(Recording(world="rope", episodes=6, objects=(5, 5), group_size=6, seed=2, steps=40), tmp_path / "x.h5")
     with Dataset.open(tmp_path / "x.h5") as data:
         model = prepare(config_for(data, features=4, linear_features=2, node_width=8, edge_width=8), data)
@@ -169,9 +169,6 @@ def test_the_certificate_bounds_every_graph_and_shrinking_reaches_it(tmp_path):
         weights = torch.as_tensor(rng.dirichlet(np.ones(nodes), nodes))
         whole = torch.kron(torch.eye(nodes, dtype=torch.float64), S) + torch.kron(weights, M)
         assert float(torch.linalg.eigvals(whole).abs().max()) <= found.radius + 1e-6
-    calm, factor = stabilised(model, system.operator, radius=1.0)
-    assert certificate(model, calm).radius <= 1 + 1e-6
-    assert 0 <= factor <= 1
 
 
 def test_fitted_couplings_resist(model_and_data):

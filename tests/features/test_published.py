@@ -57,7 +57,11 @@ def test_features_are_bounded(recorded, system):
     assert float(phi.abs().max()) <= system.model.features.config.bound + 1e-5
 
 
-def test_a_plan_s_dynamics_are_the_model_s_rollout(recorded, system):
+@pytest.mark.parametrize("potential", ["gaussian", "attention"])
+def test_a_plan_s_dynamics_are_the_model_s_rollout(recorded, system, potential):
+    if potential != "gaussian":
+        untrained = prepare(config_for(recorded, kind="published", potential=potential), recorded).eval()
+        system = gce.adapt(untrained, [recorded[k] for k in range(1, 6)])
     episode, model = recorded[0], system.model
     state = system.state(episode.observations[0], opening=True)
     inputs = model.tensor(episode.actions[:8]) / model.action_std

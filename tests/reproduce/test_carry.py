@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from gce.cli import main
-from gce.reproduce.carry import Group, carry, compare
+from gce.reproduce.carry import RunGroup, carry, compare
 from gce.reproduce.experiment import QUICK, Cell, Context, Experiment, Store, compute
 from gce.reproduce.runner import write_runs
 
@@ -108,7 +108,7 @@ def test_a_sample_is_the_quickest_and_others_of_the_whole_list(context):
     assert [seed for method, seed in again.computed if method == "cube"] == [1, 0, 3]
     records = [{"failure": "", "cpu_seconds": 0.0}, {"cpu_seconds": 2.0}, {"cpu_seconds": 1.0}]
     runs = [(record, Cell("powers", {}, seed)) for seed, record in enumerate(records)]
-    group = Group(Powers(), None, None, runs)
+    group = RunGroup(Powers(), None, None, runs)
     assert group.sample(1) == [runs[2]] and group.sample(9) == [runs[2], runs[0], runs[1]]
 
 

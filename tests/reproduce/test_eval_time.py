@@ -9,8 +9,8 @@ from gce.reproduce.picture_tables import chart, measure, typed_lattice
 @pytest.mark.parametrize("form", PAPER_FORMS)
 def test_every_form_is_timed(form):
     timing = measure(form, side=3, steps=2, repeats=1)
-    assert (timing.form, timing.nodes, timing.edges, timing.relations) == (form, 9, 33, 8)
-    assert timing.seconds > 0
+    assert (timing["nodes"], timing["edges"]) == (9, 33)
+    assert timing["seconds"] > 0
 
 
 def test_all_relation_types_are_there():
@@ -21,6 +21,7 @@ def test_all_relation_types_are_there():
 
 
 def test_the_picture_is_written(tmp_path):
-    timings = [measure(form, side, k, steps=1, repeats=1) for form in PAPER_FORMS for side in (2, 3) for k in (8,)]
-    chart(timings, timings[1::2], tmp_path / "x.png")
+    cells = [{"form": form, "side": side, "relations": 8} for form in PAPER_FORMS for side in (2, 3)]
+    timings = [cell | measure(*cell.values(), steps=1, repeats=1) for cell in cells]
+    chart(timings, tmp_path / "x.png")
     assert (tmp_path / "x.png").stat().st_size > 10_000

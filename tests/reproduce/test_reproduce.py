@@ -10,8 +10,8 @@ import pytest
 from gce.cli import main
 from gce.errors import InputError
 from gce.reproduce.claims import claims
-from gce.reproduce.experiment import PRESETS, Cell, Context, Experiment, Preset, Shard, Store, compute
-from gce.reproduce.prediction_tables import Prediction
+from gce.reproduce.experiment import PRESETS, Cell, CellPart, Context, Experiment, Preset, Store, compute
+from gce.reproduce.prediction_tables import PredictedSteps
 from gce.reproduce.runner import EXPERIMENTS, report, reproduce, write_runs
 from gce.reproduce.statistics import summarise
 
@@ -102,14 +102,14 @@ def test_shards_divide_the_cells_and_are_put_together(context, monkeypatch):
     monkeypatch.setitem(EXPERIMENTS, "squares", Squares())
     parts = [Squares(), Squares()]
     for number, part in enumerate(parts, start=1):
-        reproduce([part], TINY, context, Shard.of(f"{number}/2"), no_bar)
+        reproduce([part], TINY, context, CellPart.of(f"{number}/2"), no_bar)
     assert sorted(parts[0].computed + parts[1].computed) == list(range(5))
     assert not (context.results / "squares.json").exists()
     whole = Squares()
     reproduce([whole], TINY, context, None, no_bar)
     assert whole.computed == []
     with pytest.raises(InputError, match="i/n"):
-        Shard.of("3/2")
+        CellPart.of("3/2")
 
 
 class Counted(Squares):
@@ -162,7 +162,7 @@ def test_the_number_of_runs_is_of_the_method_and_the_world():
 
 def test_time_that_is_up_leaves_the_runs_that_are_there(context, monkeypatch):
     monkeypatch.setitem(EXPERIMENTS, "squares", Squares())
-    reproduce([Squares()], TINY, context, Shard.of("1/2"), no_bar)
+    reproduce([Squares()], TINY, context, CellPart.of("1/2"), no_bar)
     late = Squares()
     reproduce([late], TINY, context, None, no_bar, minutes=-1.0)
     assert late.computed == []
@@ -177,7 +177,7 @@ def test_half_a_file_is_no_cell(tmp_path):
     assert store.find(cell) is None
 
 
-class RopePrediction(Prediction):
+class RopePrediction(PredictedSteps):
     def rows(self, context):
         return [s for s in super().rows(context) if s["world"] == "rope" and s["noise"] == 0]
 

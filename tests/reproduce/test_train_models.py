@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 
 import pytest
+from safetensors import safe_open
 
 from gce.baselines import load
 from gce.baselines.folder import about
@@ -11,8 +12,9 @@ from gce.baselines.trainable import Draw
 from gce.envs import Rope
 from gce.errors import InputError
 from gce.reproduce import recipes, train
-from gce.reproduce.recipes import Recipe
-from gce.reproduce.train import Train
+from gce.reproduce.recipes import ModelRecipe
+from gce.reproduce.train import TrainModels
+from gce.training.loop import Training
 
 TINY = {"features": 4, "node_width": 8, "edge_width": 4}
 QUICK = {"horizons": (2, 3), "draw": Draw(systems=2, windows=2, fit_episodes=2, fit_steps=4)}
@@ -22,12 +24,12 @@ QUICK = {"horizons": (2, 3), "draw": Draw(systems=2, windows=2, fit_episodes=2, 
 def queue(monkeypatch, tmp_path):
     """A queue of small models on a small recording."""
     small = {"episodes": 90, "objects": (3, 4), "group_size": 3, "steps": 6}
-    first = Recipe("rope", "first", "cko", TINY, QUICK, minutes=0.02, validation_systems=1)
-    more = Recipe("rope", "more", "cko", TINY, QUICK, minutes=0.01, validation_systems=1, start="first")
+    first = ModelRecipe("rope", "first", "cko", TINY, QUICK, minutes=0.02, validation_systems=1)
+    more = ModelRecipe("rope", "more", "cko", TINY, QUICK, minutes=0.01, validation_systems=1, start="first")
     monkeypatch.setattr(Rope, "recipe", replace(Rope.recipe, recording=small))
     for module in (train, recipes):
-        monkeypatch.setattr(module, "RECIPES", (Recipe("rope", "kpm", "kpm"), first, more))
-    return Train(tmp_path / "data", tmp_path / "models", tmp_path / "work")
+        monkeypatch.setattr(module, "RECIPES", (ModelRecipe("rope", "kpm", "kpm"), first, more))
+    return TrainModels(tmp_path / "data", tmp_path / "models", tmp_path / "work")
 
 
 def test_the_queue_trains_what_is_missing_for_its_time(queue, capsys):
@@ -50,18 +52,23 @@ def test_the_queue_trains_what_is_missing_for_its_time(queue, capsys):
 
 def test_a_stopped_training_goes_on(queue, monkeypatch):
     queue.only = ("rope/first",)
-    whole = train._fit
+    whole = Training.save
 
-    def stopped(*arguments):
+    def stopped(training):
+        whole(training)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(train, "_fit", stopped)
+    monkeypatch.setattr(Training, "save", stopped)
     with pytest.raises(KeyboardInterrupt):
         queue.run()
-    plan = json.loads((queue.work / "rope" / "first" / "plan.json").read_text())
-    monkeypatch.setattr(train, "_fit", whole)
+    (checkpoint,) = queue.work.rglob("checkpoint.safetensors")
+    with safe_open(checkpoint, "pt") as opened:
+        note = json.loads(opened.metadata()["note"])
+    assert note["spent"] > 0
+    monkeypatch.setattr(Training, "save", whole)
     queue.run()
-    assert about(queue.out / "rope" / "first")["iterations"] == plan["iterations"]
+    found = about(queue.out / "rope" / "first")
+    assert found["iterations"] > note["iteration"] and 1 <= found["cpu_seconds"] < 10
     assert load(queue.out / "rope" / "first").name == "cko"
 
 

@@ -14,7 +14,7 @@ from gce.progress import counted, progress, run_module
 
 
 @dataclass
-class Train:
+class TrainBaseline:
     """Train a baseline; a training that was stopped goes on when the same command is given again."""
 
     name: tyro.conf.Positional[str]
@@ -80,4 +80,4 @@ class Train:
 
 
 if __name__ == "__main__":
-    run_module(Train)
+    run_module(TrainBaseline)

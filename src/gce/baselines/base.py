@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
@@ -25,11 +25,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from gce.errors import InputError
-from gce.features.inputs import Points
+from gce.features.base import StateShape
 from gce.graphs.graph import Graph
 from gce.graphs.topology import Topology
 from gce.model.model import Units
-from gce.training.batches import Recorded
 from gce.training.preparation import config_for, take_units
 from gce.trajectory import Dataset, Episode, check_one_system
 
@@ -39,42 +38,14 @@ TANGENTS = 2000
 """How many directions are differentiated at once, which bounds the memory."""
 
 
-@dataclass(frozen=True)
-class Config:
-    """What the data decide about a baseline; JSON values. Each method adds its own sizes.
-
-    previous_action: whether the state holds it. points: the coordinates (x, y, vx, vy) of each point of a node.
-    """
-
-    num_observations: int
-    num_actions: int
-    num_relations: int
-    num_node_types: int
-    num_node_attributes: int
-    num_edge_attributes: int
-    num_exogenous: int
-    world: str | None
-    previous_action: bool
-    points: Points
-
-    @property
-    def num_state(self) -> int:
-        return self.num_observations + self.previous_action * self.num_actions
-
-    @property
-    def num_inputs(self) -> int:
-        """Columns that act on a step: actions, then exogenous inputs."""
-        return self.num_actions + self.num_exogenous
-
-
-C = TypeVar("C", bound=Config)
+C = TypeVar("C", bound=StateShape)
 
 
 def configure(kind: type[C], data: Dataset, **chosen: Any) -> C:
     """The configuration of a baseline for a data set; `chosen` overrides what is found and sets the method's sizes."""
     found = config_for(data)
-    read = {field.name: getattr(found, field.name) for field in fields(Config)}
-    return kind(**{**read, **chosen})
+    read = {field.name: getattr(found, field.name) for field in fields(StateShape)}
+    return kind(**{**read, "history": 1, **chosen})
 
 
 class Baseline(Units, ABC):
@@ -83,11 +54,7 @@ class Baseline(Units, ABC):
     name: ClassVar[str]
     version: ClassVar[int] = 1
     """Raised where what a trained model predicts or plans changes: runs that are kept are of a version."""
-    config_class: ClassVar[type[Config]]
-
-    def __init__(self, config: Config) -> None:
-        super().__init__(config.num_observations, config.num_actions, config.num_exogenous)
-        self.sizes = config
+    config_class: ClassVar[type[StateShape]]
 
     @abstractmethod
     def fit(self, episodes: Sequence[Episode]) -> Adapted:
@@ -96,34 +63,6 @@ class Baseline(Units, ABC):
     def set_units(self, data: Dataset, seed: int = 0) -> None:
         """Learn the units from some episodes of a data set."""
         take_units(self, data, seed)
-
-    # ---- units ----
-
-    def inputs(
-        self, actions: Float[np.ndarray, "steps nodes a"], exogenous: Float[np.ndarray, "steps nodes e"] | None
-    ) -> Float[Tensor, "steps nodes i"]:
-        """Normalised actions, then normalised exogenous inputs."""
-        dtype, e = self.action_std.dtype, self.sizes.num_exogenous
-        scaled = torch.as_tensor(actions, dtype=dtype) / self.action_std
-        if not e:
-            return scaled
-        if exogenous is None or exogenous.shape != (*actions.shape[:2], e):
-            raise InputError(f"the model needs {e} exogenous inputs a node at every step; give them")
-        return torch.cat([scaled, torch.as_tensor(exogenous, dtype=dtype) / self.exogenous_std], dim=-1)
-
-    def states(self, episode: Episode) -> tuple[Float[Tensor, "steps_plus_1 nodes c"], Float[Tensor, "steps nodes i"]]:
-        """The normalised states and inputs of an episode; before it there was no action."""
-        observations = self.normalise(torch.as_tensor(episode.observations, dtype=self.observation_mean.dtype))
-        inputs = self.inputs(episode.actions, episode.exogenous)
-        if not self.sizes.previous_action:
-            return observations, inputs
-        actions = inputs[..., : self.sizes.num_actions]
-        earlier = torch.cat([torch.zeros_like(actions[:1]), actions])
-        return torch.cat([observations, earlier], dim=-1), inputs
-
-    def recorded(self, episodes: Sequence[Episode]) -> Recorded:
-        """The episodes of one system, as the method sees them."""
-        return Recorded(episodes[0].graph, [self.states(episode) for episode in episodes])
 
 
 class Adapted(ABC):
@@ -173,7 +112,7 @@ class Adapted(ABC):
         self, observation: Float[np.ndarray, "nodes d"], before: tuple[np.ndarray, np.ndarray] | None = None
     ) -> Float[Tensor, " s"]:
         """x_0 of an observation in physical units. before: (observation, action) one step earlier, None for none."""
-        c = self.model.sizes
+        c = self.model.config
         expected = (self.graph.num_nodes, c.num_observations)
         if observation.shape != expected:
             raise InputError(f"the observation has shape {observation.shape}, this system's have {expected}")
@@ -185,6 +124,12 @@ class Adapted(ABC):
             state = torch.cat([state, torch.as_tensor(action, dtype=torch.float64) / self.model.action_std], dim=-1)
         with torch.no_grad():
             return self.encode(state)
+
+    def outputs_at(self, observations: Float[np.ndarray, "M nodes d"], on: str) -> Float[np.ndarray, "M p"]:
+        """Normalised observations, or (on "features") x there when nothing is pushed, flat."""
+        if on == "observations":
+            return self.model.normalise(torch.tensor(observations)).flatten(-2).numpy()
+        return torch.stack([self.start(o) for o in observations]).numpy()
 
     @torch.no_grad()
     def rollout(
@@ -206,10 +151,7 @@ class Adapted(ABC):
     ) -> Float[np.ndarray, "steps_plus_1 nodes d"]:
         """The observations that actions lead to, in physical units, the given one first."""
         x = self.start(observation, before)
-        expected = (self.graph.num_nodes, self.model.sizes.num_actions)
-        if actions.shape[1:] != expected or len(actions) == 0:
-            raise InputError(f"the actions have shape {actions.shape}, expected (steps, {expected[0]}, {expected[1]})")
-        path = self.rollout(x, self.model.inputs(actions, exogenous))
+        path = self.rollout(x, self.model.inputs(actions, exogenous, self.graph.num_nodes))
         with torch.no_grad():
             predicted = self.model.denormalise(self.observe(path)).numpy()
         return np.concatenate([observation[None], predicted])
@@ -219,7 +161,7 @@ class Adapted(ABC):
         """Root mean square error of predicting episodes from their starts, mean over steps and episodes."""
         states = states.double()
         path = self.observe(self.rollout(self.encode(states[:, 0]), inputs.double()))
-        wrong = path - states[:, 1:, :, : self.model.sizes.num_observations]
+        wrong = path - states[:, 1:, :, : self.model.config.num_observations]
         return float(torch.nan_to_num(wrong.square().mean((-1, -2)).sqrt(), nan=FAR).clamp(max=FAR).mean())
 
 
@@ -227,7 +169,7 @@ class Selecting(Adapted):
     """The observation is among what x holds of each node, and stands first."""
 
     def decode(self, x: Float[Tensor, "*batch s"]) -> Float[Tensor, "*batch nodes d"]:
-        return x.unflatten(-1, (self.graph.num_nodes, -1))[..., : self.model.sizes.num_observations]
+        return x.unflatten(-1, (self.graph.num_nodes, -1))[..., : self.model.config.num_observations]
 
     def output_slopes(self, x: Float[Tensor, "M s"]) -> Float[Tensor, "T p s"]:
         return super().output_slopes(x[:1])
@@ -259,5 +201,5 @@ def adapt(model: Baseline, episodes: Sequence[Episode]) -> Adapted:
     episodes = list(episodes)
     if not episodes:
         raise InputError("there is no episode to adapt to; give at least one")
-    check_one_system(model.sizes, episodes, episodes[0].graph)
+    check_one_system(model.config, episodes, episodes[0].graph)
     return model.fit(episodes)

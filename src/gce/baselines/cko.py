@@ -30,9 +30,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from gce.baselines.base import Config
-from gce.baselines.koopman import Blocks, Composed, Koopman
-from gce.baselines.trainable import Batch, Draw, Schedule, Trainable
+from gce.baselines.koopman import Composed, Koopman, RelationBlocks
+from gce.baselines.trainable import Draw, Schedule, Trainable, WindowBatch
+from gce.features.base import StateShape
 from gce.features.inputs import InputLayer
 from gce.features.message_passing import Encoder, EncoderShape
 from gce.graphs.topology import Topology
@@ -40,7 +40,7 @@ from gce.training.batches import Recorded, miss
 
 
 @dataclass(frozen=True)
-class CkoConfig(Config):
+class CkoConfig(StateShape):
     """ridge_factors: times `ridge`, to choose from when adapting, by the error of predicting the episodes from their
     starts; training has `ridge` itself."""
 
@@ -53,7 +53,7 @@ class CkoConfig(Config):
     metric_weight: float = 0.3
 
 
-def message_passing(config: Config, num_state: int, outputs: int, width: tuple[int, int], rounds: int) -> Encoder:
+def message_passing(config: StateShape, num_state: int, outputs: int, width: tuple[int, int], rounds: int) -> Encoder:
     """Message passing as published: states and their differences, no lengths or directions; all but unbounded."""
     layer = InputLayer(
         num_observations=num_state,
@@ -87,16 +87,17 @@ class CkoAdapted(Composed):
 
 class Cko(Koopman, Trainable):
     name, config_class, adapted_class = "cko", CkoConfig, CkoAdapted
+    config: CkoConfig
     schedule = Schedule(horizons=(4, 16, 16, 32, 32, 64), draw=Draw(fit_episodes=8))
 
     def __init__(self, config: CkoConfig) -> None:
         super().__init__(config)
-        c = self.config = config
+        c = config
         self.ridges = [factor * c.ridge for factor in c.ridge_factors]
         width = (c.node_width, c.edge_width)
         self.encoder = message_passing(c, c.num_observations, c.features, width, c.rounds)
         self.decoder = message_passing(c, c.features, c.num_observations, width, c.rounds)
-        self.blocks = Blocks(c, c.features)
+        self.blocks = RelationBlocks(c, c.features)
 
     def set_inputs(self, systems: Sequence[Recorded]) -> None:
         d = self.config.num_observations
@@ -110,7 +111,7 @@ class Cko(Koopman, Trainable):
     ) -> Float[Tensor, "*batch nodes f"]:
         return self.encoder(observations, topology)
 
-    def loss(self, batch: Batch, generator: torch.Generator) -> Float[Tensor, ""]:
+    def loss(self, batch: WindowBatch, generator: torch.Generator) -> Float[Tensor, ""]:
         c, topology, w = self.config, batch.topology, batch.windows
         if batch.fit is None:
             raise ValueError("operators are fitted in training; draw episodes to fit on")
@@ -135,7 +136,7 @@ class Cko(Koopman, Trainable):
 
 
 def fitted(
-    blocks: Blocks,
+    blocks: RelationBlocks,
     X: Float[Tensor, "*batch nodes D"],
     psi: Float[Tensor, "*batch nodes m"],
     topology: Topology,
@@ -163,7 +164,7 @@ def _apart(graph: Topology) -> list[Int[Tensor, " nodes"]]:
 
 
 def rolled_out(
-    blocks: Blocks,
+    blocks: RelationBlocks,
     coefficients: Sequence[Float[Tensor, "D m"]],
     z: Float[Tensor, "windows nodes f"],
     inputs: Float[Tensor, "windows steps nodes i"],

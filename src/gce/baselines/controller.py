@@ -75,7 +75,7 @@ class BaselineDynamics:
 
     def goal(self, observations: Float[Array, "M nodes d"]) -> Float[Array, "M p"]:
         """What the outputs are at observations to reach, in physical units."""
-        return self.adapted.model.normalise(torch.tensor(observations)).flatten(-2).numpy()
+        return self.adapted.outputs_at(observations, "observations")
 
     def outputs(self, x: Float[Array, "*batch s"]) -> Float[Array, "*batch p"]:
         """The normalised observations of all nodes."""
@@ -95,7 +95,7 @@ class EmbeddingDynamics(BaselineDynamics):
     def goal(self, observations: Float[Array, "M nodes d"]) -> Float[Array, "M p"]:
         """The features of observations when nothing is pushed; a goal that stays is encoded once."""
         distinct, which = np.unique(observations, axis=0, return_inverse=True)
-        return self.outputs(np.stack([self.start(goal) for goal in distinct]))[which.reshape(-1)]
+        return self.outputs(self.adapted.outputs_at(distinct, "features"))[which.reshape(-1)]
 
     def outputs(self, x: Float[Array, "*batch s"]) -> Float[Array, "*batch p"]:
         return x[..., self.adapted.embedding]
@@ -177,7 +177,7 @@ class BaselineController:
 
     def __post_init__(self) -> None:
         p, model = self.problem, self.adapted.model
-        check_problem(p, self.adapted.graph.num_nodes, model.sizes)
+        check_problem(p, self.adapted.graph.num_nodes, model.config)
         if p.on == "features" and not isinstance(self.adapted, LinearAdapted):
             raise InputError(f"{model.name} has no features to state a goal in; use observations")
         if p.on == "features" and _large(self.adapted):

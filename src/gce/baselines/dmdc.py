@@ -19,8 +19,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from gce.baselines.base import FAR, Baseline, Config, Selecting
+from gce.baselines.base import FAR, Baseline, Selecting
 from gce.baselines.koopman import LinearAdapted
+from gce.features.base import StateShape
 from gce.graphs.graph import Graph
 from gce.trajectory import Episode
 
@@ -29,7 +30,7 @@ JUDGED = 8
 
 
 @dataclass(frozen=True)
-class DmdcConfig(Config):
+class DmdcConfig(StateShape):
     """What ridge and history are chosen from."""
 
     ridges: tuple[float, ...] = tuple(10.0**k for k in range(-8, 1))
@@ -49,10 +50,7 @@ class Stretch:
 
 class Dmdc(Baseline):
     name, config_class = "dmdc", DmdcConfig
-
-    def __init__(self, config: DmdcConfig) -> None:
-        super().__init__(config)
-        self.config = config
+    config: DmdcConfig
 
     def lagged(
         self, states: Float[Tensor, "*batch steps nodes c"], history: int
@@ -67,7 +65,7 @@ class Dmdc(Baseline):
     @torch.no_grad()
     def fit(self, episodes: Sequence[Episode]) -> DmdcAdapted:
         model, c = copy.deepcopy(self).double(), self.config
-        pairs = [model.states(episode) for episode in episodes]
+        pairs = [model.recorded(episode) for episode in episodes]
         seen = {h: [Stretch(model.lagged(states, h), inputs) for states, inputs in pairs] for h in c.histories}
         errors = {h: self._left_out(stretches) for h, stretches in seen.items()}
         history = min(c.histories, key=lambda h: float(errors[h].min()))

@@ -82,7 +82,7 @@ def train(
             run = training_of(baseline, systems, kept[:validation_systems], plan, place)
             run.resume()
             best = run.run(tell, seconds=seconds)
-        about |= {"iterations": run.iteration, "validation_nrmse": best}
+        about |= {"iterations": run.iteration, "cpu_seconds": run.spent, "validation_nrmse": best}
     if folder is not None:
         save(baseline, folder, about)
     return baseline.eval()
@@ -96,7 +96,7 @@ def save(model: Baseline, folder: Path | str, about: dict[str, Any] | None = Non
         "version": gce.__version__,
         "baseline": model.name,
         "about": about or {},
-        "config": dataclasses.asdict(model.sizes),
+        "config": dataclasses.asdict(model.config),
     }
     write_pair(Path(folder), NAME, dict(model.state_dict()), text)
 

@@ -18,15 +18,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from gce.baselines.base import Config
 from gce.baselines.padded import mlp
-from gce.baselines.trainable import Advancing, Batch, Draw, FineTuning, Schedule
+from gce.baselines.trainable import Advancing, Draw, FineTuning, Schedule, WindowBatch
+from gce.features.base import StateShape
 from gce.graphs.topology import Topology
 from gce.training.batches import Recorded
 
 
 @dataclass(frozen=True)
-class GnsConfig(Config):
+class GnsConfig(StateShape):
     """noise: on the first state of a window, in standard deviations."""
 
     width: int = 64
@@ -34,7 +34,7 @@ class GnsConfig(Config):
     noise: float = 0.003
 
 
-class Round(nn.Module):
+class Exchange(nn.Module):
     """One exchange of messages; the first layer of a message is a sum over its ends, so it is worked out by node."""
 
     def __init__(self, width: int, edge: int) -> None:
@@ -53,6 +53,7 @@ class Round(nn.Module):
 
 class Gns(Advancing):
     name, config_class = "gns", GnsConfig
+    config: GnsConfig
     schedule = Schedule(
         iterations=10_000,
         learning_rate=2e-3,
@@ -66,12 +67,12 @@ class Gns(Advancing):
 
     def __init__(self, config: GnsConfig) -> None:
         super().__init__(config)
-        c = self.config = config
+        c = config
         self.register_buffer("unit", torch.ones(c.num_observations))
         seen = c.num_state + c.num_inputs + c.num_node_types + c.num_node_attributes
         between = c.num_observations + c.num_relations + c.num_edge_attributes
         self.encoder, self.decoder = mlp(seen, c.width, c.width), mlp(c.width, c.width, c.num_observations)
-        self.rounds = nn.ModuleList([Round(c.width, between) for _ in range(c.rounds)])
+        self.rounds = nn.ModuleList([Exchange(c.width, between) for _ in range(c.rounds)])
 
     def set_inputs(self, systems: Sequence[Recorded]) -> None:
         steps = torch.cat([s.states[..., : self.config.num_observations].diff(dim=1).flatten(0, -2) for s in systems])
@@ -100,7 +101,7 @@ class Gns(Advancing):
         moved = (x[..., :d] + self.unit * self.decoder(h)).movedim(0, -2)
         return torch.cat([self.merge(moved, topology), inputs[..., : c.num_state - d]], dim=-1)
 
-    def loss(self, batch: Batch, generator: torch.Generator) -> Float[Tensor, ""]:
+    def loss(self, batch: WindowBatch, generator: torch.Generator) -> Float[Tensor, ""]:
         w, d = batch.windows, self.config.num_observations
         state, total = w.states[:, 0], w.states.new_zeros(())
         shaken = self.config.noise * torch.randn(state[..., :d].shape, generator=generator)

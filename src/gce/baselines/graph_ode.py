@@ -21,16 +21,16 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from gce.baselines.base import Config
 from gce.baselines.cko import message_passing
-from gce.baselines.trainable import Advancing, Batch, Schedule
+from gce.baselines.trainable import Advancing, Schedule, WindowBatch
 from gce.errors import InputError
+from gce.features.base import StateShape
 from gce.graphs.topology import Topology
 from gce.training.batches import Recorded, miss
 
 
 @dataclass(frozen=True)
-class GraphOdeConfig(Config):
+class GraphOdeConfig(StateShape):
     """substeps: of the integrator within a step of the recording."""
 
     features: int = 64
@@ -42,6 +42,7 @@ class GraphOdeConfig(Config):
 
 class GraphOde(Advancing):
     name, config_class = "graph_ode", GraphOdeConfig
+    config: GraphOdeConfig
     schedule = Schedule(iterations=3000)
 
     def __init__(self, config: GraphOdeConfig) -> None:
@@ -51,7 +52,7 @@ class GraphOde(Advancing):
         except ImportError:
             raise InputError("graph_ode needs torchdiffeq; install it with: pip install 'gce[baselines]'") from None
         self._odeint = odeint
-        c = self.config = config
+        c = config
         width = (c.node_width, c.edge_width)
         self.network = message_passing(c, c.num_state + c.num_inputs, c.features, width, c.rounds)
         self.readout = nn.Linear(c.features, c.num_observations)
@@ -78,7 +79,7 @@ class GraphOde(Advancing):
         moved = self.merge(self._odeint(field, state[..., :d], times, method="rk4")[-1], topology)
         return torch.cat([moved, inputs[..., : c.num_state - d]], dim=-1)
 
-    def loss(self, batch: Batch, generator: torch.Generator) -> Float[Tensor, ""]:
+    def loss(self, batch: WindowBatch, generator: torch.Generator) -> Float[Tensor, ""]:
         w, d = batch.windows, self.config.num_observations
         state, path = w.states[:, 0], []
         for t in range(w.inputs.shape[1]):

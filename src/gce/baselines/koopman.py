@@ -22,16 +22,18 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from gce.baselines.base import Adapted, Baseline, Config
+from gce.baselines.base import Adapted, Baseline
+from gce.features.base import StateShape
 from gce.graphs.graph import Graph
 from gce.graphs.topology import Topology
 from gce.operators import HomForm, Shape
 from gce.operators.regression import Moments, solve
+from gce.training.batches import Recorded
 from gce.trajectory import Episode
 
 
 @dataclass(frozen=True)
-class Regression:
+class GraphRegression:
     """Sums of a regression over the regressors that are used; a graph has few of all relation types.
 
     used: which regressors; free: which of these are constants, that no ridge penalises.
@@ -48,10 +50,10 @@ class Regression:
         return whole.index_put((self.used.nonzero().squeeze(1),), found)
 
 
-class Blocks:
+class RelationBlocks:
     """Regressors of the next features, and the linear system that fitted coefficients make of a graph."""
 
-    def __init__(self, config: Config, num_features: int, num_static: int = 0, num_edge: int = 0) -> None:
+    def __init__(self, config: StateShape, num_features: int, num_static: int = 0, num_edge: int = 0) -> None:
         c = config
         self.features, self.static, self.edge = num_features, num_static, num_edge
         self.carried = c.previous_action * c.num_actions
@@ -80,7 +82,7 @@ class Blocks:
 
     def regressions(
         self, X: Float[Tensor, "*batch nodes D"], psi: Float[Tensor, "*batch nodes m"], topology: Topology
-    ) -> list[Regression]:
+    ) -> list[GraphRegression]:
         """The regression of the next features of each graph of a union."""
         found = []
         for x, y in zip(X.split(topology.splits, dim=-2), psi.split(topology.splits, dim=-2), strict=True):
@@ -88,7 +90,7 @@ class Blocks:
             used = (x != 0).any(0)
             moments = Moments.of(x[:, used], y.flatten(0, -2))
             free = used.nonzero().squeeze(1) >= len(used) - self.form.num_constants(topology)
-            found.append(Regression(moments, used, free))
+            found.append(GraphRegression(moments, used, free))
         return found
 
     def assemble(
@@ -125,7 +127,7 @@ class Blocks:
 class Koopman(Baseline):
     """A baseline whose operators are fitted in closed form to the episodes of a system."""
 
-    blocks: Blocks
+    blocks: RelationBlocks
     ridges: Sequence[float]
     """To choose from when adapting, by the error of predicting the episodes from their starts."""
     adapted_class: ClassVar[type[Composed]]
@@ -146,7 +148,7 @@ class Koopman(Baseline):
 
     def embedded(self, states: Float[Tensor, "*batch nodes c"], topology: Topology) -> Float[Tensor, "*batch nodes z"]:
         """z: features, and beside them the previous action of the states."""
-        d = self.sizes.num_observations
+        d = self.config.num_observations
         return torch.cat([self.features(states[..., :d], topology), states[..., d:]], dim=-1)
 
     @torch.no_grad()
@@ -156,7 +158,7 @@ class Koopman(Baseline):
         fixed = (topology, model.static(topology), model.edge(topology))
         regressors, targets = [], []
         for episode in episodes:
-            states, inputs = model.states(episode)
+            states, inputs = model.recorded(episode)
             z = model.embedded(states, topology)
             regressors.append(self.blocks.regressors(z[:-1], inputs, *fixed))
             targets.append(z[1:, :, : self.blocks.features])
@@ -167,7 +169,7 @@ class Koopman(Baseline):
         ]
         if len(candidates) == 1:
             return candidates[0]
-        seen = model.recorded(episodes)
+        seen = Recorded.of(model, episodes)
         return min(candidates, key=lambda adapted: adapted.miss(seen.states, seen.inputs))
 
 
@@ -187,7 +189,7 @@ class LinearAdapted(Adapted):
     @property
     def embedding(self) -> Int[np.ndarray, " p"]:
         """Which entries of x are features psi: all but previous actions, which stand last of each node."""
-        sizes = self.model.sizes
+        sizes = self.model.config
         entries = np.arange(len(self.c)).reshape(self.graph.num_nodes, -1)
         return entries[:, : entries.shape[1] - sizes.previous_action * sizes.num_actions].flatten()
 

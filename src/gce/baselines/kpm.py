@@ -23,14 +23,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from gce.baselines.base import Config, Selecting
-from gce.baselines.koopman import Blocks, Composed, Koopman
+from gce.baselines.base import Selecting
+from gce.baselines.koopman import Composed, Koopman, RelationBlocks
+from gce.features.base import StateShape
 from gce.graphs.topology import Topology
 from gce.trajectory import Dataset
 
 
 @dataclass(frozen=True)
-class KpmConfig(Config):
+class KpmConfig(StateShape):
     """order: the highest degree of a monomial; ridges: to choose from."""
 
     order: int = 2
@@ -43,6 +44,7 @@ class KpmAdapted(Selecting, Composed):
 
 class Kpm(Koopman):
     name, config_class, adapted_class = "kpm", KpmConfig, KpmAdapted
+    config: KpmConfig
 
     attribute_mean: Tensor
     attribute_std: Tensor
@@ -50,7 +52,7 @@ class Kpm(Koopman):
 
     def __init__(self, config: KpmConfig) -> None:
         super().__init__(config)
-        self.config, self.ridges = config, config.ridges
+        self.ridges = config.ridges
         attributes = config.num_node_attributes
         self.register_buffer("attribute_mean", torch.zeros(attributes))
         self.register_buffer("attribute_std", torch.ones(attributes))
@@ -59,7 +61,7 @@ class Kpm(Koopman):
         self.averaged = places or [[k] for k in range(config.num_observations)]
         features = config.num_observations * (1 + attributes) + len(self.monomials(len(self.averaged)))
         static = attributes + len(_products(attributes, 2))
-        self.blocks = Blocks(config, features, static, config.num_edge_attributes)
+        self.blocks = RelationBlocks(config, features, static, config.num_edge_attributes)
 
     def set_units(self, data: Dataset, seed: int = 0) -> None:
         super().set_units(data, seed)

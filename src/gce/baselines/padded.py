@@ -19,14 +19,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from gce.baselines.base import Adapted, Config
-from gce.baselines.trainable import Batch, FineTuned
+from gce.baselines.base import Adapted
+from gce.baselines.trainable import FineTuned, WindowBatch
 from gce.errors import InputError
+from gce.features.base import StateShape
 from gce.graphs.graph import Graph
 
 
 @dataclass(frozen=True)
-class PaddedConfig(Config):
+class PaddedConfig(StateShape):
     """max_nodes: rows of the padded state; noise: of the decoder, in standard deviations of the observation.
 
     path: weight of the error of paths of many steps; 0 is the published loss of single steps, whose rollouts drift.
@@ -79,9 +80,11 @@ class NormalNet(nn.Module):
 class PaddedBaseline(FineTuned):
     """Encoder and decoder of padded states."""
 
+    config: PaddedConfig
+
     def __init__(self, config: PaddedConfig) -> None:
         super().__init__(config)
-        c = self.config = config
+        c = config
         self.num_coordinates = c.max_nodes * c.num_state
         self.num_controls = c.max_nodes * c.num_inputs
         self.encoder = NormalNet(self.num_coordinates + c.max_nodes, c.width, c.latent)
@@ -116,7 +119,7 @@ class PaddedBaseline(FineTuned):
         """x: the padded states and which nodes there are."""
         return torch.cat([self.pad(states), self.pad(torch.ones_like(states[..., :1]))], dim=-1)
 
-    def loss(self, batch: Batch, generator: torch.Generator) -> Float[Tensor, ""]:
+    def loss(self, batch: WindowBatch, generator: torch.Generator) -> Float[Tensor, ""]:
         """The method's own loss of the windows' first steps, per coordinate, and the error of the mean path."""
         parts, w, splits = [], batch.windows, batch.topology.splits
         for states, inputs in zip(w.states.split(splits, dim=-2), w.inputs.split(splits, dim=-2), strict=True):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 import torch
@@ -11,6 +11,7 @@ from jaxtyping import Float
 
 from gce.baselines.base import adapt
 from gce.baselines.dmdc import Dmdc, DmdcConfig
+from gce.features.base import StateShape
 from gce.metrics import nrmse
 from gce.model.model import Model
 from gce.training.learning import Predictor, Systems, prediction_error
@@ -33,10 +34,8 @@ class Persistence:
 
 def dmdc_of(model: Model) -> Dmdc:
     """DMDc in the units of a model."""
-    c = model.config
-    names = ("observations", "actions", "relations", "node_types", "node_attributes", "edge_attributes", "exogenous")
-    sizes = {f"num_{name}": getattr(c, f"num_{name}") for name in names}
-    made = Dmdc(DmdcConfig(**sizes, world=c.world, previous_action=c.previous_action, points=()))
+    known = {field.name: getattr(model.config, field.name) for field in fields(StateShape)}
+    made = Dmdc(DmdcConfig(**{**known, "history": 1}))
     units = {name: getattr(model, name).detach().cpu() for name in made.state_dict()}
     made.load_state_dict(units)
     return made

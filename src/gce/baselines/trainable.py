@@ -59,7 +59,7 @@ class Windows:
 
 
 @dataclass(frozen=True)
-class Batch:
+class WindowBatch:
     """Windows to predict, and windows of other episodes of the same systems to fit on, where they are asked for."""
 
     topology: Topology
@@ -67,7 +67,7 @@ class Batch:
     fit: Windows | None
 
 
-def draw_batch(systems: Sequence[Recorded], draw: Draw, horizon: int, rng: np.random.Generator) -> Batch:
+def draw_batch(systems: Sequence[Recorded], draw: Draw, horizon: int, rng: np.random.Generator) -> WindowBatch:
     """Windows at random."""
     chosen = [systems[k] for k in rng.integers(0, len(systems), draw.systems)]
     longest = min(system.steps for system in chosen)
@@ -80,7 +80,7 @@ def draw_batch(systems: Sequence[Recorded], draw: Draw, horizon: int, rng: np.ra
             steps = min(draw.fit_steps, longest)
             fits.append(system.cut(order[:kept], draw.fit_episodes, steps, FRESH_SHARE, rng))
     topology = Topology.of([system.graph for system in chosen])
-    return Batch(topology, _join(windows), _join(fits) if fits else None)
+    return WindowBatch(topology, _join(windows), _join(fits) if fits else None)
 
 
 def _join(parts: Sequence[tuple[Tensor, Tensor, Tensor]]) -> Windows:
@@ -110,7 +110,7 @@ class Trainable(Baseline):
     """What a training of some 15 minutes on one core prefers."""
 
     @abstractmethod
-    def loss(self, batch: Batch, generator: torch.Generator) -> Float[Tensor, ""]: ...
+    def loss(self, batch: WindowBatch, generator: torch.Generator) -> Float[Tensor, ""]: ...
 
     def set_inputs(self, systems: Sequence[Recorded]) -> None:
         """Learn the units of what the method sees from states, where it has any beside the observation's."""
@@ -131,7 +131,7 @@ class FineTuned(Trainable):
 
     def fit(self, episodes: Sequence[Episode]) -> Adapted:
         plan, tuned = self.tuning, copy.deepcopy(self)
-        system, graph = tuned.recorded(episodes), episodes[0].graph
+        system, graph = Recorded.of(tuned, episodes), episodes[0].graph
         rng, generator = np.random.default_rng(0), torch.Generator().manual_seed(0)
         optimiser = torch.optim.Adam(tuned.parameters(), lr=plan.learning_rate)
         draw = Draw(systems=1, windows=min(plan.windows, max(1, plan.edges // max(1, graph.num_edges))))
@@ -193,7 +193,7 @@ def training_of(
     def loss(horizon: int, rng: np.random.Generator, generator: torch.Generator) -> Tensor:
         return model.loss(draw_batch(systems, plan.draw, horizon, rng), generator)
 
-    about, data = {"baseline": model.name, **asdict(model.sizes)}, digest(systems, validation)
+    about, data = {"baseline": model.name, **asdict(model.config)}, digest(systems, validation)
     error = partial(prediction_error, partial(adapt, model), model, validation)
     return Training(model, loss, error, plan, folder, about, data)
 
@@ -201,6 +201,6 @@ def training_of(
 def systems_of(model: Trainable, data: Dataset, plan: Schedule) -> list[Recorded]:
     """The systems to train on, of equal length where the method fits operators on some episodes; sets their units."""
     wanted = max(*plan.horizons, plan.draw.fit_steps)
-    found = equal_systems(data, wanted, not model.sizes.previous_action, model.recorded)
+    found = equal_systems(data, wanted, not model.config.previous_action, partial(Recorded.of, model))
     model.set_inputs(found[:UNIT_SYSTEMS])
     return found

@@ -54,7 +54,7 @@ class Reproduce:
         import torch
 
         from gce.reproduce.carry import carry
-        from gce.reproduce.experiment import PRESETS, Context, Shard
+        from gce.reproduce.experiment import PRESETS, CellPart, Context
         from gce.reproduce.runner import EXPERIMENTS, experiment_named, report, reproduce
 
         models, results = self.models or self.results / "models", self.results
@@ -92,7 +92,7 @@ class Reproduce:
                 raise InputError(f"{', '.join(refused)}: figures differ; gce reproduce NAME computes these runs anew")
             return
         chosen = list(EXPERIMENTS.values()) if self.name == "all" else [experiment_named(self.name)]
-        shard = None if self.shard is None else Shard.of(self.shard)
+        shard = None if self.shard is None else CellPart.of(self.shard)
         failures = reproduce(chosen, PRESETS[self.preset], context, shard, progress, self.minutes, self.jobs, self.on)
         for sentence in context.skipped:
             print(sentence, file=sys.stderr)

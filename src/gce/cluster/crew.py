@@ -26,6 +26,7 @@ from typing import Any
 
 import gce
 from gce.errors import InputError
+from gce.names import PLUGINS, load_plugins
 from gce.progress import held_back, workers
 
 PATIENCE = 10.0
@@ -68,7 +69,7 @@ def crew(count: int, on: str | None = None) -> Iterator[Crew]:
             executor = client.get_executor(pure=False)
 
             def submit(work: Callable[..., Any], *given: Any) -> Future[Any]:
-                return executor.submit(_piece, _source(), work, *given)
+                return executor.submit(_piece, _source(), tuple(PLUGINS), work, *given)
 
             yield Crew(submit, lambda: max(count, len(client.nthreads())))
         except KilledWorker as error:
@@ -154,7 +155,7 @@ _ONE = threading.Lock()
 """A worker may have several threads; pieces are for one."""
 
 
-def _piece(source: str, work: Callable[..., Any], *given: Any) -> Any:
+def _piece(source: str, plugins: tuple[str, ...], work: Callable[..., Any], *given: Any) -> Any:
     from distributed import get_worker
 
     address = get_worker().address
@@ -164,6 +165,7 @@ def _piece(source: str, work: Callable[..., Any], *given: Any) -> Any:
                 f"the worker {address} has {_source()}, this is {source}: its keys would differ; install the same there"
             )
         try:
+            load_plugins([name for name in plugins if name not in PLUGINS])
             return work(*given)
         except InputError as error:
             raise InputError(f"{error} (told by the worker {address}; what is done is kept)") from None

@@ -45,10 +45,14 @@ class Linear:
 
 
 def reach(topology: Topology, hops: int) -> csr_array:
-    """Which nodes are within so many edges of which, [nodes, nodes]."""
+    """Which nodes are within so many edges, or hyperedges, of which, [nodes, nodes]."""
     N = topology.num_nodes
     edges = (np.ones(topology.num_edges), (topology.receivers.numpy(), topology.senders.numpy()))
-    step = csr_array((csr_array(edges, shape=(N, N)) + eye_array(N)) > 0, dtype=np.int8)
+    near = csr_array(edges, shape=(N, N)) + eye_array(N)
+    if (known := topology.hyperedges) is not None:
+        members = (np.ones(len(known.node)), (known.node.numpy(), known.number.numpy()))
+        near = near + (of := csr_array(members, shape=(N, known.count))) @ of.T
+    step = csr_array(near > 0, dtype=np.int8)
     found = step
     if hops >= N:  # a network may fall apart, but then nothing is gained by knowing
         return csr_array(np.ones((N, N), np.int8))

@@ -47,8 +47,6 @@ class BodyDynamics(StateDynamics):
 
     switch: float = 0.0
 
-    whole = False
-
     def for_plans(self) -> BodyDynamics:
         """With a medium that comes into play smoothly."""
         return replace(self, switch=SWITCH)

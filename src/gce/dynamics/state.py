@@ -15,7 +15,7 @@ from torch import Tensor
 
 from gce.control.settle import dense_path
 from gce.control.tracking import DensePath
-from gce.model.step import Stepper, rollout
+from gce.model.step import Stepper, rollout, slopes
 from gce.system.system import System
 
 Array = np.ndarray
@@ -39,8 +39,6 @@ class StateDynamics:
 
     along_paths: ClassVar[bool] = True
     """Whether it is linearised anew along a path, not around one state."""
-    whole: ClassVar[bool] = True
-    """Whether its state is the model's, and its step the whole of the model's."""
 
     @classmethod
     def fits(cls, system: System) -> bool:
@@ -121,36 +119,11 @@ class StateDynamics:
             return self.reduced(rollout(step, model.features(start, topology), inputs, fresh))
 
     def path(self, x0: Float[Array, " s"], x: Float[Array, "M s"], u: Float[Array, "M n"]) -> DensePath:
-        """Derivatives of what a step predicts, backwards through the model; the rest of it is linear and known."""
-        model, topology, c = self.system.model, self.system.topology, self.system.model.config
-        earlier = self.lifted(np.concatenate([x0[None], x[:-1]])).requires_grad_(True)
-        inputs = self._inputs(u).requires_grad_(True)
-        step = Stepper(model, [self.system.operator], topology, reproject=False)
-        after = step(model.features(earlier, topology), inputs, self._fresh(len(u)))[0]
-        (M, N, width), n = after.shape, u.shape[1]
-        predicted = torch.zeros(N, width, dtype=torch.bool)
-        # A held coordinate still moves with those it is tied to.
-        held = model.held[topology.node_type][:, : len(model.free)]
-        predicted[:, model.free] = ~held if topology.tied is None else True
-        every = torch.eye(int(predicted.sum()), dtype=after.dtype)[:, None, :].expand(-1, M, -1)
-        by_x, by_u = torch.autograd.grad(after[:, predicted], (earlier, inputs), every, is_grads_batched=True)
-        A, B = np.zeros((M, N, width, N * width)), np.zeros((M, N, width, n))
-        A[:] = np.eye(N * width).reshape(N, width, -1)
-        where = predicted.numpy()
-        A[:, where] = by_x.flatten(2).transpose(0, 1).double().numpy()
-        B[:, where] = by_u[..., : c.num_actions].transpose(0, 1).double().numpy()[..., self.controls]
-        for (position, velocity), ratio in zip(c.kinematics, model.ratios, strict=True):
-            A[:, :, position] += ratio * A[:, :, velocity]
-            B[:, :, position] += ratio * B[:, :, velocity]
-        d = c.num_observations
-        if c.history == 2:
-            A[:, :, d : 2 * d] = np.eye(N * width).reshape(N, width, -1)[:, :d]
-        if c.previous_action:
-            A[:, :, width - c.num_actions :] = 0
-            where = np.zeros((N, width), bool)
-            where[:, width - c.num_actions :] = self.controls
-            B[:, where] = np.eye(n)
-        return dense_path(A.reshape(M, N * width, -1), B.reshape(M, N * width, n), x0, x, u)
+        step = Stepper(self.system.model, [self.system.operator], self.system.topology, reproject=False)
+        earlier = self.lifted(np.concatenate([x0[None], x[:-1]]))
+        A, B, _ = slopes(step, earlier, self._inputs(u), self._fresh(len(u)))
+        B = B[..., : self.controls.shape[1]][..., self.controls]
+        return dense_path(A.reshape(len(u), x.shape[1], -1), B.reshape(len(u), *x.shape[1:], -1), x0, x, u)
 
     def outputs(self, x: Float[Array, "*batch s"]) -> Float[Array, "*batch p"]:
         """The normalised observations, or the features, of all nodes."""

@@ -319,14 +319,18 @@ class GraphEnv(gym.Env[GraphInstance, Array]):
         """The current observation, with noise where it was asked for."""
         return self._noisy(self._observation())
 
-    def run(self, policy: Policy, steps: int) -> tuple[Array, Array]:
-        """Act for so many steps: observations [steps+1, nodes, coordinates] and actions [steps, nodes, action]."""
+    def run(self, policy: Policy, steps: int, noisy: bool = True) -> tuple[Array, Array]:
+        """Act for so many steps: observations [steps+1, nodes, coordinates] and actions [steps, nodes, action].
+
+        noisy: whether observations have the noise that was asked for; otherwise they are true.
+        """
         observations, actions = [self._observation()], []
         for t in range(steps):
             actions.append(policy(t))
             self._advance(actions[-1])
             observations.append(self._observation())
-        return self._noisy(np.stack(observations)), np.stack(actions)
+        seen = np.stack(observations)
+        return self._noisy(seen) if noisy else seen, np.stack(actions)
 
     def render(self) -> Any:
         return self.draw(self._observation(), self._action, self.goal) if self.render_mode == "rgb_array" else None

@@ -49,6 +49,7 @@ RECIPE: dict[str, Any] = {
     "unseen": (10, 14),
     "pictures": Pictures(8),
     "training": {"iterations": 600, "horizon": 32, "fit_steps": 20, "free_running": False},
+    "baselines": {"graph_ode": {"schedule": {"parts": ()}}},  # adapting to a system takes minutes
     "counts": {"slow": "slow_boxes"},
 }
 """What the recipes of Soft and Swim share."""

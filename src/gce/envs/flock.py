@@ -20,9 +20,9 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from gce.envs.base import GraphEnv, Pictures, Policy, Protocol, Recipe, check_choice
-from gce.envs.parts import Canvas, blend
+from gce.envs.parts import Canvas, blend, check_network
 from gce.errors import InputError
-from gce.graphs.graph import Graph, erdos_renyi, is_connected
+from gce.graphs.graph import Graph, erdos_renyi
 
 Array = np.ndarray
 
@@ -83,15 +83,8 @@ class FlockParameters:
             )
         if not np.isfinite(self.start).all():
             raise InputError("flock: a position of start is not a finite number; give x and y of each agent")
-        pairs = np.array(self.links, np.int64).reshape(-1, 2)
-        for i, j in pairs[((pairs < 0) | (pairs >= self.num_agents)).any(axis=1)]:
-            raise InputError(
-                f"flock: a link joins agents {i} and {j} but there are {self.num_agents} agents, numbered from 0"
-            )
-        if len(np.unique(np.sort(pairs, axis=1), axis=0)) != len(pairs) or (pairs[:, 0] == pairs[:, 1]).any():
-            raise InputError("flock: a link joins an agent to itself or comes twice; give each pair of agents one link")
-        if not is_connected(self.num_agents, pairs):
-            raise InputError("flock: the links do not join all agents; simulate each part as a flock of its own")
+        pairs, apart = np.array(self.links, np.int64).reshape(-1, 2), "simulate each part as a flock of its own"
+        check_network("flock", pairs, self.num_agents, "link", "agent", f"join all agents; {apart}")
 
 
 class Flock(GraphEnv):

@@ -115,7 +115,7 @@ class PowerGrid(GraphEnv):
                 },
             },
             "graph_ode": {
-                "schedule": {"horizons": (1, 4, 8), "draw": {"systems": 2, "windows": 2}},
+                "schedule": {"horizons": (1, 4, 8), "draw": {"systems": 2, "windows": 2}, "parts": ()},
                 "validation_systems": 1,  # adapting to one takes minutes
             },
         },

@@ -37,8 +37,8 @@ from jaxtyping import Bool, Float
 from scipy import sparse
 from scipy.sparse.linalg import splu
 
+from gce.envs.parts import check_network
 from gce.errors import InputError
-from gce.graphs.graph import is_connected
 
 SUBSTEPS, SUBSTEP = 2, 0.025
 ACTION_LIMIT = 0.5
@@ -121,12 +121,8 @@ class GridParameters:
             count = len(getattr(self, name))
             if count != len(pairs) and (count or name not in WHERE_REAL):
                 raise InputError(f"grid: {count} {name} values for {len(pairs)} lines; give one each")
-        for i, j in pairs[((pairs < 0) | (pairs >= nodes)).any(axis=1)]:
-            raise InputError(f"grid: a line joins nodes {i} and {j} but there are {nodes} nodes, numbered from 0")
-        if len(np.unique(np.sort(pairs, axis=1), axis=0)) != len(pairs) or (pairs[:, 0] == pairs[:, 1]).any():
-            raise InputError("grid: a line joins a node to itself or comes twice; give each pair of nodes one line")
-        if not is_connected(nodes, pairs):
-            raise InputError("grid: the lines do not connect all nodes; simulate each island as a grid of its own")
+        apart = "connect all nodes; simulate each island as a grid of its own"
+        check_network("grid", pairs, nodes, "line", "node", apart)
         for field in fields(self):
             values = np.asarray(getattr(self, field.name), np.float64)
             if not np.isfinite(values).all():

@@ -58,7 +58,7 @@ class PaddedEnv(gym.Wrapper[Any, np.ndarray, Any, np.ndarray]):
         count, missing = len(nodes), self.max_objects - len(nodes)
         return {
             "nodes": np.pad(nodes, ((0, missing), (0, 0))),
-            "relations": np.pad(self.inner.graph.relations(), ((0, missing), (0, missing)), constant_values=-1),
+            "relations": self.inner.graph.relations(self.max_objects),
             "mask": (np.arange(self.max_objects) < count).astype(np.int8),
         }
 

@@ -19,7 +19,8 @@ from PIL import Image, ImageDraw
 from pymunk.batch import BodyFields
 
 from gce.envs.base import GraphEnv, Policy
-from gce.graphs.graph import Graph
+from gce.errors import InputError
+from gce.graphs.graph import Graph, is_connected
 
 Colour = tuple[int, int, int]
 Point = tuple[float, float]
@@ -85,7 +86,7 @@ class BodyEnv(GraphEnv):
     def _observation(self) -> np.ndarray:
         return np.concatenate([self._position, (self._position - self._previous) / self.dt], axis=-1)
 
-    def run(self, policy: Policy, steps: int) -> tuple[np.ndarray, np.ndarray]:
+    def run(self, policy: Policy, steps: int, noisy: bool = True) -> tuple[np.ndarray, np.ndarray]:
         bodies = np.empty((steps + 1, self._num_bodies, 2))
         actions = np.empty((steps, *self._action.shape))
         bodies[0] = self._places.table
@@ -96,7 +97,8 @@ class BodyEnv(GraphEnv):
         positions = self._objects(bodies)
         velocities = np.diff(positions, axis=0, prepend=positions[:1]) / self.dt
         self._position, self._previous = positions[-1], positions[max(steps - 1, 0)]
-        return self._noisy(np.concatenate([positions, velocities], axis=-1)), actions
+        seen = np.concatenate([positions, velocities], axis=-1)
+        return self._noisy(seen) if noisy else seen, actions
 
 
 class BodyField:
@@ -207,6 +209,18 @@ def layout(num_nodes: int, edges: Int[np.ndarray, "edges 2"]) -> Float[np.ndarra
     places = np.array([placed[i] for i in range(num_nodes)])
     span = np.maximum(np.ptp(places, axis=0), 1e-9)
     return (places - places.min(axis=0) - span / 2) / (span / 2) * (0.96, 0.86) - (0, 0.05)
+
+
+def check_network(world: str, pairs: np.ndarray, count: int, link: str, node: str, apart: str) -> None:
+    """That links join all of so many nodes, each pair once. link, node: what a world calls them; apart: what to say of
+    those that are not joined."""
+    a, nodes, many = f"{'an' if node[0] == 'a' else 'a'} {node}", f"{node}s", f"there are {count} {node}s"
+    for i, j in pairs[((pairs < 0) | (pairs >= count)).any(axis=1)]:
+        raise InputError(f"{world}: a {link} joins {nodes} {i} and {j} but {many}, numbered from 0")
+    if len(np.unique(np.sort(pairs, axis=1), axis=0)) != len(pairs) or (pairs[:, 0] == pairs[:, 1]).any():
+        raise InputError(f"{world}: a {link} joins {a} to itself or comes twice; give each pair of {nodes} one {link}")
+    if not is_connected(count, pairs):
+        raise InputError(f"{world}: the {link}s do not {apart}")
 
 
 def value_colour(value: float) -> Colour:

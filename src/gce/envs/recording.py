@@ -14,7 +14,7 @@ import dataclasses
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import as_completed
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
@@ -107,10 +107,17 @@ def record_groups(recording: Recording, groups: Iterable[int], writer: Writer) -
         parameters = env.parameters
         number = writer.add_group(env.graph, dataclasses.asdict(parameters), Limits(*env.action_bounds))
         for seed in episode_seeds:
-            env.reset(seed=seed, options={"parameters": parameters, **noise})
-            policy = env.excitation(np.random.default_rng([seed, 1]), recording.steps)
-            observations, actions = env.run(policy, recording.steps)
-            writer.add_episode(number, observations, actions, seed=seed)
+            recorded = excited(env, seed, {"parameters": parameters, **noise}, steps=recording.steps)
+            writer.add_episode(number, *recorded, seed=seed)
+
+
+def excited(
+    env: GraphEnv, seed: int, options: Mapping[str, Any], rng: np.random.Generator | None = None, steps: int = 100
+) -> tuple[np.ndarray, np.ndarray]:
+    """Observations and actions of the world's kind of actions, drawn by the generator, or else by the seed too."""
+    env.reset(seed=seed, options=options)
+    rng = np.random.default_rng([seed, 1]) if rng is None else rng
+    return env.run(env.excitation(rng, steps), steps)
 
 
 def record_system(
@@ -121,9 +128,8 @@ def record_system(
     for k in range(count):
         tell(k)
         options = {"parameters": parameters, "observation_noise": noise if k else 0.0}
-        env.reset(seed=1000 * (seed + 1) + k, options=options)
-        observations, actions = env.run(env.excitation(np.random.default_rng([seed, k]), steps), steps)
-        recorded.append(Episode(env.graph, observations, actions, parameters=dataclasses.asdict(parameters)))
+        found = excited(env, 1000 * (seed + 1) + k, options, np.random.default_rng([seed, k]), steps)
+        recorded.append(Episode(env.graph, *found, parameters=dataclasses.asdict(parameters)))
     tell(count)
     return recorded
 
@@ -232,14 +238,8 @@ def concatenate(
     with Writer(out, metadata, dtype) as writer:
         for path in files:
             with Dataset.open(path) as data:
-                numbers: dict[int, int] = {}
-                for episode, group in zip(data, data.groups.tolist(), strict=True):
-                    if group not in numbers:
-                        limits = episode.limits if limited else None
-                        numbers[group] = writer.add_group(episode.graph, episode.parameters, limits)
-                    writer.add_episode(
-                        numbers[group], episode.observations, episode.actions, episode.exogenous, episode.seed
-                    )
+                episodes = data if limited else (dataclasses.replace(episode, limits=None) for episode in data)
+                writer.add_all(episodes, data.groups.tolist())
                 progress(len(data))
 
 

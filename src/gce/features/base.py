@@ -57,6 +57,7 @@ class StateShape:
     num_node_attributes: int = 0
     num_edge_attributes: int = 0
     num_exogenous: int = 0
+    num_hyperedge_types: int = 0
     world: str | None = None
     dt: float = 1.0
     kinematics: tuple[tuple[int, int], ...] = ()
@@ -137,6 +138,8 @@ class Features(nn.Module, ABC):
     """Whether errors of targets enter states alike everywhere, as filters take it."""
     batched: ClassVar[bool] = True
     """Whether systems on equal graphs may be fitted as one batch."""
+    hyper: ClassVar[bool] = False
+    """Whether features hold what hyperedges say."""
     lasting_noise: ClassVar[bool] = False
     """Whether noise that lasts is looked for in the residuals of a fit, and its rows made white."""
     copies: ClassVar[int] = 1

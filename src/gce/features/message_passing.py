@@ -22,6 +22,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from gce.features.base import Encode, Features, FeaturesConfig, StateShape
+from gce.features.hyperedges import HyperedgeMessages
 from gce.features.inputs import InputLayer
 from gce.graphs.topology import Topology
 
@@ -45,6 +46,7 @@ class EncoderShape:
     rounds: int = 2
     conservative: bool = False
     shortcut: bool = False
+    num_hyperedge_types: int = 0
 
 
 class Encoder(nn.Module):
@@ -70,6 +72,8 @@ class Encoder(nn.Module):
         linear = s.num_features if s.shortcut else s.num_linear
         self.linear_edge = nn.Parameter(0.15 * torch.randn(s.num_relations, inputs.num_edge, linear))
         self.linear_own = nn.Parameter(0.15 * torch.randn(s.num_relations, inputs.num_own, linear))
+        if s.num_hyperedge_types:
+            self.hyperedges = HyperedgeMessages(widths[: s.rounds], s.num_hyperedge_types, e, w)
 
     def forward(self, x: Float[Tensor, "*batch nodes state"], topology: Topology) -> Float[Tensor, "*batch nodes phi"]:
         rows = x.movedim(-2, 0)
@@ -90,6 +94,7 @@ class Encoder(nn.Module):
         relation = self.relation[:, topology.edge_type].unsqueeze(2)
         node_type = self.node_type[topology.node_type].unsqueeze(1)
         to_linear = torch.cat([self.linear_edge, self.linear_own], dim=1)[topology.edge_type]
+        of_hyperedges = self.hyperedges.on(topology) if s.num_hyperedge_types else None
 
         def encode(x: Tensor) -> Tensor:
             own, edge = inputs(x)
@@ -102,6 +107,8 @@ class Encoder(nn.Module):
             hidden = own
             for r in range(s.rounds):
                 update = self.message[r](topology.sum(say(r))) + self.own[r](hidden)
+                if of_hyperedges is not None:
+                    update = update + of_hyperedges(r, hidden)
                 hidden = nn.functional.silu(update + node_type) if r == 0 else hidden + nn.functional.silu(update)
             linear = torch.bmm(torch.cat([edge, topology.sent(own)], dim=-1), to_linear)
             if s.conservative:
@@ -172,6 +179,7 @@ class MessagePassingConfig(FeaturesConfig):
             edge_width=self.edge_width,
             rounds=self.rounds,
             conservative=self.conservative,
+            num_hyperedge_types=shape.num_hyperedge_types,
         )
         return Encoder(inputs, sizes, self.bound)
 
@@ -182,6 +190,7 @@ class MessagePassing(Features):
     name = "message_passing"
     Config = MessagePassingConfig
     dynamics = "gce.dynamics.message:MessageDynamics"
+    hyper = True
     config: MessagePassingConfig
 
     def __init__(self, shape: StateShape, config: MessagePassingConfig) -> None:

@@ -16,15 +16,20 @@ import numpy as np
 from jaxtyping import Float, Int
 from numpy.typing import ArrayLike
 from scipy import sparse
-from scipy.sparse.csgraph import connected_components
 
 from gce.errors import InputError
 from gce.files import check_cap
+from gce.graphs.families import erdos_renyi, is_connected, lattice, ring
+from gce.graphs.hyperedges import check, memberships
 from gce.names import Shown
 
 if TYPE_CHECKING:
     import networkx
     from torch_geometric.data import Data
+
+KINDS = ("edge_type", "node_type", "tied")
+PYG = {"x": "node_attributes", "edge_attr": "edge_attributes", **{name: name for name in KINDS}}
+"""What PyTorch Geometric's `Data` calls the arrays of a graph beside edge_index."""
 
 
 SHAPES = (
@@ -34,8 +39,11 @@ SHAPES = (
     ("node_attributes", 2, "fiu"),
     ("edge_attributes", 2, "fiu"),
     ("tied", 2, "iu"),
+    ("hyperedges", 2, "iu"),
 )
 """The arrays of a graph, their dimensions and kinds of values."""
+
+__all__ = ["Graph", "erdos_renyi", "is_connected", "lattice", "ring"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -47,6 +55,8 @@ class Graph(Shown):
 
     tied: an id for every coordinate of every node. Coordinates with the same id are the same physical quantity
         (two boxes that share a corner share its position); `merge` makes them equal. None: nothing is tied.
+    hyperedges: relations among three nodes or more: the number of a hyperedge, a node of it, its type, a column for
+        each node of each. None: there are none.
     """
 
     edge_index: Int[np.ndarray, "2 edges"]
@@ -55,6 +65,7 @@ class Graph(Shown):
     node_attributes: Float[np.ndarray, "nodes node_features"]
     edge_attributes: Float[np.ndarray, "edges edge_features"]
     tied: Int[np.ndarray, "nodes coordinates"] | None = None
+    hyperedges: Int[np.ndarray, "3 members"] | None = None
 
     def __post_init__(self) -> None:
         for field, ndim, kinds in SHAPES:
@@ -77,6 +88,8 @@ class Graph(Shown):
             if rows != expected:
                 raise InputError(f"{name} has {rows} rows, expected {expected}: one for each node or edge")
         _check_numbering(self.edge_index, nodes)
+        if self.hyperedges is not None:
+            check(self.hyperedges, nodes)
         for name, types in (("edge_type", self.edge_type), ("node_type", self.node_type)):
             if types.size and types.min() < 0:
                 raise InputError(f"{name} has the value {types.min()}; types are numbered from 0")
@@ -119,7 +132,8 @@ class Graph(Shown):
 
     def facts(self) -> dict[str, Any]:
         kinds = {"node_types": 1 + int(self.node_type.max()), "edge_types": 1 + int(self.edge_type.max())}
-        return {"nodes": self.num_nodes, "edges": self.num_edges, **kinds}
+        more = {} if self.hyperedges is None else {"hyperedges": len(np.unique(self.hyperedges[0]))}
+        return {"nodes": self.num_nodes, "edges": self.num_edges, **more, **kinds}
 
     def neighbours(self, node: int) -> Int[np.ndarray, " neighbours"]:
         """E(i): the senders of a node's incoming edges, itself included."""
@@ -127,10 +141,11 @@ class Graph(Shown):
 
     def equals(self, other: Graph) -> bool:
         """Same nodes, same edges in the same order, same attributes and ties."""
-        mine, theirs = self._arrays(), other._arrays()
+        mine, theirs = self.arrays(), other.arrays()
         return mine.keys() == theirs.keys() and all(np.array_equal(mine[k], theirs[k]) for k in mine)
 
-    def _arrays(self) -> dict[str, np.ndarray]:
+    def arrays(self) -> dict[str, np.ndarray]:
+        """All there are, by name: `Graph(**arrays)` is the same graph."""
         return {k: v for k, v in vars(self).items() if isinstance(v, np.ndarray)}
 
     # ---- tied coordinates ----
@@ -173,6 +188,7 @@ class Graph(Shown):
             node_attributes=self.node_attributes[order],
             edge_attributes=self.edge_attributes[by_receiver],
             tied=None if self.tied is None else self.tied[order],
+            hyperedges=None if (h := self.hyperedges) is None else np.stack([h[0], new_name[h[1]], h[2]]),
         )
 
     # ---- from and to other descriptions ----
@@ -190,11 +206,14 @@ class Graph(Shown):
         self_type: ArrayLike | None = None,
         undirected: bool = False,
         tied: ArrayLike | None = None,
+        hyperedges: Sequence[Sequence[int]] | None = None,
+        hyperedge_type: ArrayLike | None = None,
     ) -> Graph:
         """From (sender, receiver) pairs, sorted by receiver; missing self-edges are added.
 
         self_type: the type of the added self-edges, one for all or one a node; by default the first unused type.
         undirected: every pair is an edge in both directions.
+        hyperedges: the nodes of each, three or more; hyperedge_type: one each, by default 0.
         """
         if num_nodes < 1:
             raise InputError(f"a graph needs at least one node, got num_nodes = {num_nodes}")
@@ -225,6 +244,7 @@ class Graph(Shown):
             node_attributes=_table("node_attributes", node_attributes, num_nodes),
             edge_attributes=given[order],
             tied=None if tied is None else _integers("tied", tied),
+            hyperedges=memberships(hyperedges, hyperedge_type),
         )
 
     @classmethod
@@ -244,9 +264,13 @@ class Graph(Shown):
         kinds = np.asarray(relations)[receivers, senders]
         return cls.from_edges(len(relations), np.stack([senders, receivers], axis=1), edge_type=kinds, **options)
 
-    def relations(self) -> Int[np.ndarray, "nodes nodes"]:
-        """The matrix of relation types, entry (receiver, sender); -1 where there is no relation."""
-        matrix = np.full((self.num_nodes, self.num_nodes), -1, np.int64)
+    def relations(self, size: int | None = None) -> Int[np.ndarray, "size size"]:
+        """The matrix of relation types, entry (receiver, sender); -1 where there is no relation, or no node.
+
+        size: its rows, by default one a node.
+        """
+        size = self.num_nodes if size is None else size
+        matrix = np.full((size, size), -1, np.int64)
         matrix[self.receivers, self.senders] = self.edge_type
         return matrix
 
@@ -291,16 +315,10 @@ class Graph(Shown):
     @classmethod
     def from_pyg(cls, data: Data, **options: Any) -> Graph:
         """From a PyTorch Geometric `Data`: x (node attributes), edge_index, edge_attr, edge_type, node_type, tied."""
-        for key, option in (
-            ("x", "node_attributes"),
-            ("edge_attr", "edge_attributes"),
-            ("edge_type", "edge_type"),
-            ("node_type", "node_type"),
-            ("tied", "tied"),
-        ):
+        for key, name in PYG.items():
             value = getattr(data, key, None)
             if value is not None:
-                options.setdefault(option, value.numpy())
+                options.setdefault(name, value.numpy())
         edge_index = data.edge_index
         if edge_index is None or data.num_nodes is None:
             raise InputError("the PyTorch Geometric data has no edge_index or number of nodes; set both")
@@ -311,17 +329,10 @@ class Graph(Shown):
         import torch
         from torch_geometric.data import Data
 
-        data = Data(
-            x=torch.as_tensor(self.node_attributes, dtype=torch.float64),
-            edge_index=torch.as_tensor(self.edge_index),
-            edge_attr=torch.as_tensor(self.edge_attributes, dtype=torch.float64),
-            edge_type=torch.as_tensor(self.edge_type),
-            node_type=torch.as_tensor(self.node_type),
-            num_nodes=self.num_nodes,
-        )
-        if self.tied is not None:
-            data.tied = torch.as_tensor(self.tied)
-        return data
+        tensors = {
+            key: torch.as_tensor(value) for key, name in PYG.items() if (value := getattr(self, name)) is not None
+        }
+        return Data(edge_index=torch.as_tensor(self.edge_index), num_nodes=self.num_nodes, **tensors)
 
 
 def edge_places(senders: Int[np.ndarray, " edges"], receivers: Int[np.ndarray, " edges"]) -> Int[np.ndarray, "2 edges"]:
@@ -338,53 +349,6 @@ def edge_places(senders: Int[np.ndarray, " edges"], receivers: Int[np.ndarray, "
         return np.where(there, at - np.searchsorted(known, r * n), -1)
 
     return np.stack([place(senders, receivers), place(receivers, senders)])
-
-
-# ---- topologies ----
-
-
-def ring(num_nodes: int) -> Int[np.ndarray, "edges 2"]:
-    """The undirected edges of a cycle."""
-    if num_nodes < 3:
-        raise InputError(f"a ring needs at least 3 nodes, got {num_nodes}")
-    nodes = np.arange(num_nodes)
-    return np.stack([nodes, (nodes + 1) % num_nodes], axis=1)
-
-
-def lattice(rows: int, columns: int) -> Int[np.ndarray, "edges 2"]:
-    """The undirected edges of a 2D grid; node (r, c) is r * columns + c."""
-    if rows < 1 or columns < 1:
-        raise InputError(f"a 2D grid needs at least one row and column, got {rows} x {columns}")
-    nodes = np.arange(rows * columns).reshape(rows, columns)
-    across = np.stack([nodes[:, :-1], nodes[:, 1:]], axis=-1).reshape(-1, 2)
-    down = np.stack([nodes[:-1], nodes[1:]], axis=-1).reshape(-1, 2)
-    return np.concatenate([across, down])
-
-
-def erdos_renyi(
-    num_nodes: int, probability: float, rng: np.random.Generator, attempts: int = 1000
-) -> Int[np.ndarray, "edges 2"]:
-    """The undirected edges of a connected Erdos-Renyi graph, drawn again until it is connected."""
-    if num_nodes < 1 or not 0 < probability <= 1:
-        raise InputError(
-            f"an Erdos-Renyi graph needs a node and a probability in (0, 1], got {num_nodes} and {probability}"
-        )
-    first, second = np.triu_indices(num_nodes, 1)
-    for _ in range(attempts):
-        kept = rng.random(len(first)) < probability
-        edges = np.stack([first[kept], second[kept]], axis=1)
-        if is_connected(num_nodes, edges):
-            return edges
-    raise InputError(
-        f"no connected graph in {attempts} draws of {num_nodes} nodes with edge probability {probability}; "
-        f"probabilities above ln(n)/n = {np.log(num_nodes) / num_nodes:.3f} are mostly connected"
-    )
-
-
-def is_connected(num_nodes: int, edges: Int[np.ndarray, "edges 2"]) -> bool:
-    """Whether every node reaches every other along undirected edges."""
-    links = sparse.coo_array((np.ones(len(edges)), (edges[:, 0], edges[:, 1])), shape=(num_nodes, num_nodes))
-    return bool(connected_components(links, directed=False, return_labels=False) == 1)
 
 
 # ---- checks ----

@@ -28,6 +28,7 @@ from torch import Tensor, nn
 from torch.nn.functional import embedding_bag
 
 from gce.graphs.graph import Graph
+from gce.graphs.hypertopology import Hyperedges
 
 MANY_ROWS = 1000
 
@@ -127,6 +128,7 @@ class Topology:
     edge_attributes: Float[Tensor, "edges edge_features"]
     splits: tuple[int, ...]
     tied: Int[Tensor, "nodes coordinates"] | None = None
+    hyperedges: Hyperedges | None = None
 
     @classmethod
     def of(cls, graphs: Graph | Sequence[Graph], device: torch.device | str = "cpu") -> Topology:
@@ -153,6 +155,7 @@ class Topology:
             edge_attributes=tensor(graph.edge_attributes, torch.float32),
             splits=(graph.num_nodes,),
             tied=None if graph.tied is None else tensor(graph.tied, torch.int64),
+            hyperedges=None if (h := graph.hyperedges) is None else Hyperedges.of(h, graph.num_nodes, device),
         )
 
     @classmethod
@@ -176,6 +179,7 @@ class Topology:
             edge_attributes=torch.cat([part.edge_attributes for part in parts]),
             splits=tuple(sizes),
             tied=tied,
+            hyperedges=Hyperedges.union([part.hyperedges for part in parts], sizes),
         )
 
     @property

@@ -83,8 +83,7 @@ def export(
 def padded(episode: Episode, size: int) -> dict[str, Array]:
     """The observations of an episode as `PaddedEnv` gives them, [T+1, ...] each."""
     count, steps = episode.num_nodes, episode.length + 1
-    relations = np.full((size, size), -1, np.int16)
-    relations[:count, :count] = episode.graph.relations()
+    relations = episode.graph.relations(size).astype(np.int16)
     mask = (np.arange(size) < count).astype(np.int8)
     return {
         "nodes": _pad(episode.observations, size),

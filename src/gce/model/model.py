@@ -13,7 +13,7 @@ previous action. An operator C is fitted in closed form to the episodes of a sys
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,9 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from gce.errors import InputError, table
+from gce.features.base import StateShape
+from gce.graphs.hypertopology import gibbs_weights
 from gce.graphs.topology import Topology
 from gce.model.config import ModelConfig
 from gce.names import Shown
@@ -28,15 +31,7 @@ from gce.operators import Form, Operator, Shape, make_form
 from gce.operators.prior import TrainingPrior
 from gce.operators.regression import Regression, Sums
 from gce.potentials import make_potential
-
-
-@dataclass(frozen=True)
-class UnitArrays:
-    """The same units as arrays, in double precision."""
-
-    observation_mean: Float[np.ndarray, " d"]
-    observation_std: Float[np.ndarray, " d"]
-    action_std: Float[np.ndarray, " a"]
+from gce.trajectory import Episode, Normalisation
 
 
 class Units(nn.Module):
@@ -47,21 +42,34 @@ class Units(nn.Module):
     action_std: Tensor
     exogenous_std: Tensor
 
-    def __init__(self, num_observations: int, num_actions: int, num_exogenous: int) -> None:
+    def __init__(self, config: StateShape) -> None:
         super().__init__()
-        self.register_buffer("observation_mean", torch.zeros(num_observations))
-        self.register_buffer("observation_std", torch.ones(num_observations))
-        self.register_buffer("action_std", torch.ones(num_actions))
-        self.register_buffer("exogenous_std", torch.ones(num_exogenous))
+        self.config = config
+        self.register_buffer("observation_mean", torch.zeros(config.num_observations))
+        self.register_buffer("observation_std", torch.ones(config.num_observations))
+        self.register_buffer("action_std", torch.ones(config.num_actions))
+        self.register_buffer("exogenous_std", torch.ones(config.num_exogenous))
 
     @property
-    def arrays(self) -> UnitArrays:
-        """Worked out once, and again when the tensors have changed."""
+    def device(self) -> torch.device:
+        return self.observation_std.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.observation_std.dtype
+
+    def tensor(self, values: np.ndarray) -> Tensor:
+        """An array in the model's precision, where the model is."""
+        return torch.as_tensor(values, dtype=self.dtype, device=self.device)
+
+    @property
+    def arrays(self) -> Normalisation:
+        """The same as arrays in double precision; worked out once, and again when the tensors have changed."""
         tensors = (self.observation_mean, self.observation_std, self.action_std)
         state = [(id(tensor), tensor._version) for tensor in tensors]
-        known: tuple[object, UnitArrays] | None = self.__dict__.get("_arrays")
+        known: tuple[object, Normalisation] | None = self.__dict__.get("_arrays")
         if known is None or known[0] != state:
-            known = (state, UnitArrays(*(tensor.detach().cpu().double().numpy() for tensor in tensors)))
+            known = (state, Normalisation(*(tensor.detach().cpu().double().numpy() for tensor in tensors)))
             self.__dict__["_arrays"] = known
         return known[1]
 
@@ -80,6 +88,50 @@ class Units(nn.Module):
         physical = self.denormalise(observations).movedim(-2, 0)
         return self.normalise(topology.merge(physical).movedim(0, -2))
 
+    def states(
+        self,
+        observations: Float[Tensor, "*batch steps nodes d"],
+        actions: Float[Tensor, "*batch steps_less nodes a"],
+        before: tuple[Tensor, Tensor] | None = None,
+    ) -> Float[Tensor, "*batch steps nodes c"]:
+        """The states along normalised observations and the actions between them.
+
+        before: (observation, action) one step earlier; None where the stretch opens an episode (the first observation
+            stands for the one before it, and the action before is 0).
+        """
+        parts = [observations]
+        if self.config.history == 2:
+            earlier = observations[..., :1, :, :] if before is None else before[0].unsqueeze(-3)
+            parts.append(torch.cat([earlier, observations[..., :-1, :, :]], dim=-3))
+        if self.config.previous_action:
+            shape = (*observations.shape[:-3], 1, *actions.shape[-2:])
+            earlier = actions.new_zeros(shape) if before is None else before[1].unsqueeze(-3)
+            parts.append(torch.cat([earlier, actions[..., : observations.shape[-3] - 1, :, :]], dim=-3))
+        return torch.cat(parts, dim=-1)
+
+    def inputs(
+        self, actions: np.ndarray, exogenous: np.ndarray | None, num_nodes: int
+    ) -> Float[Tensor, "steps nodes i"]:
+        """Normalised actions, then normalised exogenous inputs."""
+        c, actions = self.config, table("the actions", actions)
+        if actions.ndim != 3 or actions.shape[1:] != (num_nodes, c.num_actions):
+            raise InputError(f"the actions have shape {actions.shape}, expected (steps, {num_nodes}, {c.num_actions})")
+        if len(actions) == 0:
+            raise InputError("there are no actions; give those of at least one step")
+        inputs = self.tensor(actions) / self.action_std
+        if c.num_exogenous == 0:
+            return inputs
+        exogenous = None if exogenous is None else table("the exogenous inputs", exogenous)
+        if exogenous is None or exogenous.shape != (len(actions), num_nodes, c.num_exogenous):
+            raise InputError(f"the model needs {c.num_exogenous} exogenous inputs a node at every step; give them")
+        return torch.cat([inputs, self.tensor(exogenous) / self.exogenous_std], dim=-1)
+
+    def recorded(self, episode: Episode) -> tuple[Tensor, Tensor]:
+        """The normalised states [T+1, nodes, c] and inputs [T, nodes, i] of an episode."""
+        inputs = self.inputs(episode.actions, episode.exogenous, episode.num_nodes)
+        seen = self.normalise(self.tensor(episode.observations))
+        return self.states(seen, inputs[..., : self.config.num_actions]), inputs
+
 
 class Model(Shown, Units):
     """Features, potential and form, in the units of the data they were prepared for.
@@ -87,11 +139,12 @@ class Model(Shown, Units):
     method: that it is of (`gce.names`).
     """
 
+    config: ModelConfig
     method: str
 
     def __init__(self, config: ModelConfig) -> None:
-        super().__init__(config.num_observations, config.num_actions, config.num_exogenous)
-        c = self.config = config
+        super().__init__(config)
+        c = config
         self.features = c.kind(c, c.features)
         self.potential = make_potential(c.potential, self.features.num_phi, c.potential_value, c.potential_learned)
         copies = self.features.copies
@@ -129,40 +182,7 @@ class Model(Shown, Units):
         prior = self.features.training_prior
         return None if prior is None or prior.empty else prior
 
-    @property
-    def device(self) -> torch.device:
-        return self.observation_std.device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.observation_std.dtype
-
-    def tensor(self, values: np.ndarray) -> Tensor:
-        """An array in the model's precision, where the model is."""
-        return torch.as_tensor(values, dtype=self.dtype, device=self.device)
-
-    # ---- states and features ----
-
-    def states(
-        self,
-        observations: Float[Tensor, "*batch steps nodes d"],
-        actions: Float[Tensor, "*batch steps_less nodes a"],
-        before: tuple[Tensor, Tensor] | None = None,
-    ) -> Float[Tensor, "*batch steps nodes c"]:
-        """The states along normalised observations and the actions between them.
-
-        before: (observation, action) one step earlier; None where the stretch opens an episode (the first observation
-            stands for the one before it, and the action before is 0).
-        """
-        parts = [observations]
-        if self.config.history == 2:
-            earlier = observations[..., :1, :, :] if before is None else before[0].unsqueeze(-3)
-            parts.append(torch.cat([earlier, observations[..., :-1, :, :]], dim=-3))
-        if self.config.previous_action:
-            shape = (*observations.shape[:-3], 1, *actions.shape[-2:])
-            earlier = actions.new_zeros(shape) if before is None else before[1].unsqueeze(-3)
-            parts.append(torch.cat([earlier, actions[..., : observations.shape[-3] - 1, :, :]], dim=-3))
-        return torch.cat(parts, dim=-1)
+    # ---- features ----
 
     def decoded(self, psi: Float[Tensor, "*batch nodes f"], topology: Topology) -> Float[Tensor, "*batch nodes d"]:
         """The normalised observations behind features, ties merged."""
@@ -207,6 +227,8 @@ class Model(Shown, Units):
 
         def regressors(x: Tensor, phi: Tensor, acting: Tensor) -> Tensor:
             weights = topology.softmax(score(phi), self.potential.at_most_own) if self.form.weighted else None
+            if self.form.hyper and weights is not None and topology.hyperedges is not None:
+                weights = torch.cat([weights, gibbs_weights(self.potential, phi, topology.hyperedges)])
             features = torch.cat([x[..., chosen], phi], dim=-1) if chosen else phi
             features = features if spread is None else spread(features)
             return self.form.state_regressors(features, acting, weights, topology)

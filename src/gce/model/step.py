@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -191,3 +192,44 @@ def _steps(step: Stepper, features: Tensor, inputs: Tensor, fresh: Tensor | None
 def _joined(path: Sequence[Float[Tensor, "nodes rows d"]], batch: torch.Size) -> Float[Tensor, "*batch steps nodes d"]:
     stacked = torch.stack(list(path))
     return stacked.reshape(*stacked.shape[:2], *batch, stacked.shape[-1]).movedim((0, 1), (-3, -2))
+
+
+@torch.enable_grad()
+def slopes(
+    step: Stepper,
+    x: Float[Tensor, "M nodes c"],
+    inputs: Float[Tensor, "M nodes i"],
+    fresh: Float[Tensor, "*batch #nodes 1"] | None = None,
+    apart: bool = False,
+) -> tuple[Float[np.ndarray, "M nodes c s"], Float[np.ndarray, "M nodes c nodes i"], Float[Tensor, "M nodes c"]]:
+    """(d next state / d state, d next state / d inputs, next state) at each row, s: nodes flattened.
+
+    What a step predicts is differentiated backwards through the model; the rest of it is linear and known.
+    apart: whether tied coordinates may differ, so that each moves with all it is tied to.
+    """
+    model, topology, c = step.model, step.topology, step.model.config
+    x, inputs = (part.detach().clone().requires_grad_(True) for part in (x, inputs))
+    after = step(model.features(x, topology), inputs, fresh)[0]
+    (M, N, width), d = after.shape, c.num_observations
+    follows = model.features.selects and not (apart and topology.tied is not None)
+    predicted = torch.zeros(N, width, dtype=torch.bool)
+    # A held coordinate still moves with those it is tied to.
+    held = model.held[topology.node_type][:, : len(model.free)]
+    predicted[:, model.free if follows else slice(d)] = ~held if follows and topology.tied is None else True
+    every = torch.eye(int(predicted.sum()), dtype=after.dtype)[:, None, :].expand(-1, M, -1)
+    by_x, by_inputs = torch.autograd.grad(after[:, predicted], (x, inputs), every, is_grads_batched=True)
+    eye, where = np.eye(N * width).reshape(N, width, -1), predicted.numpy()
+    A, B = np.zeros((M, N, width, N * width)), np.zeros((M, N, width, N, inputs.shape[-1]))
+    A[:] = eye
+    A[:, where] = by_x.flatten(2).transpose(0, 1).double().numpy()
+    B[:, where] = by_inputs.transpose(0, 1).double().numpy()
+    for (position, velocity), ratio in zip(c.kinematics if follows else (), model.ratios, strict=False):
+        A[:, :, position] += ratio * A[:, :, velocity]
+        B[:, :, position] += ratio * B[:, :, velocity]
+    if c.history == 2:
+        A[:, :, d : 2 * d] = eye[:, :d]
+    if c.previous_action:
+        A[:, :, width - c.num_actions :] = 0
+        for k in range(c.num_actions):
+            B[:, range(N), width - c.num_actions + k, range(N), k] = 1
+    return A, B, after.detach()

@@ -16,6 +16,7 @@ from gce.operators.forms import (
     register_form,
     residual_by_target,
 )
+from gce.operators.hyper import HomMeanHyperForm
 from gce.operators.paired import HomAverageForm, HomEdgesForm, HomMeanEdgesForm, HomMeanPairsForm, HomPairsForm
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "HomForm",
     "HomMeanEdgesForm",
     "HomMeanForm",
+    "HomMeanHyperForm",
     "HomMeanPairsForm",
     "HomPairsForm",
     "LocalForm",

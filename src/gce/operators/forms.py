@@ -71,6 +71,8 @@ class Form(ABC):
     pairs: ClassVar[bool] = False
     """Whether each pair of nodes has an operator of its own for actions (`gce.operators.pairs`); the regressors then
     hold the node's own actions, from which those of all are gathered."""
+    hyper: ClassVar[bool] = False
+    """Whether the weights are followed by those of hyperedges, one a membership (`gce.graphs.hyperedges`)."""
     averaged: ClassVar[bool] = False
     """Whether operators of the history are means over the nodes that they act on, each neighbour apart."""
 
@@ -266,7 +268,7 @@ class HomMeanForm(Form):
     def action_regressors(self, actions: Tensor, topology: Topology) -> Tensor:
         return relation_sums(actions, topology, self.shape.num_relations)
 
-    def blocks(self, coefficients: Tensor, width: int) -> Blocks:
+    def blocks(self, coefficients: Tensor, width: int) -> Blocks | None:
         own = coefficients[:width] if self.own_block else torch.zeros_like(coefficients[:width])
         after, heads = coefficients[width:] if self.own_block else coefficients, self.shape.heads
         return Blocks(own, after[: heads * width].unflatten(0, (heads, width)), after[heads * width :])

@@ -44,7 +44,7 @@ Comparison = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Group:
+class RunGroup:
     """runs: records whose key is another than that of the present cell."""
 
     experiment: Experiment
@@ -108,14 +108,14 @@ def carry(
 
 def _groups(
     experiment: Experiment, records: Sequence[Record], context: Context, say: Callable[[str], None]
-) -> list[Group]:
+) -> list[RunGroup]:
     if not records:
         return []
     cells: dict[str, Cell] = {}
     for preset in PRESETS.values():  # the largest last: what it leaves out no other has
         asked = replace(context, skipped=[])
         cells |= {_place(cell.settings, cell.seed): cell for cell in experiment.cells(preset, asked)}
-    groups: dict[tuple[str | None, str | None], Group] = {}
+    groups: dict[tuple[str | None, str | None], RunGroup] = {}
     unmatched = 0
     for record in records:
         settings = record["settings"]
@@ -124,7 +124,7 @@ def _groups(
             unmatched += 1
         elif match.key != record.get("key"):
             place = settings.get("world"), settings.get("method")
-            groups.setdefault(place, Group(experiment, *place, [])).runs.append((record, match))
+            groups.setdefault(place, RunGroup(experiment, *place, [])).runs.append((record, match))
     if unmatched:
         say("; ".join([f"{experiment.name}: {unmatched} runs are of no present cell and are left", *asked.skipped]))
     return list(groups.values())
@@ -134,7 +134,7 @@ def _place(settings: dict[str, Any], seed: int) -> str:
     return json.dumps([settings, seed], sort_keys=True)
 
 
-def _compare(group: Group, sample: int, context: Context, deadline: float) -> Comparison | None:
+def _compare(group: RunGroup, sample: int, context: Context, deadline: float) -> Comparison | None:
     """None where time is up."""
     sampled = []
     for record, cell in group.sample(max(sample, CHAOTIC) if group.chaotic else sample):
@@ -213,7 +213,7 @@ def _worst(compared: Comparison) -> dict[str, Any]:
     return max(runs, key=lambda run: (not run["agreed"], run["difference"]))
 
 
-def _sentence(group: Group, compared: Comparison) -> str:
+def _sentence(group: RunGroup, compared: Comparison) -> str:
     worst = _worst(compared)
     told = f"largest difference {worst['difference']:.1g} ({worst['figure']}, seed {worst['seed']})"
     if compared["agreed"]:

@@ -14,7 +14,7 @@ from gce.reproduce.picture_tables import RELATIONS
 from gce.reproduce.statistics import (
     Paired,
     Record,
-    Summary,
+    RunSummary,
     is_unstable,
     markdown,
     paired,
@@ -60,7 +60,7 @@ def _ours(records: Sequence[Record], name: str = GAUSSIAN) -> list[Record]:
     return select(records, method=name) or select(records, method="ours_shipped")
 
 
-def _against(words: str, published: str, ours: Summary, theirs: Summary, name: str) -> Claim:
+def _against(words: str, published: str, ours: RunSummary, theirs: RunSummary, name: str) -> Claim:
     """Whether ours is lower than another method's on the same systems."""
     if not ours.n or not theirs.n + theirs.unstable + theirs.failed:
         return Claim(words, published)
@@ -118,7 +118,7 @@ def _lowest(records: Sequence[Record], world: str, split: str) -> Claim:
     return Claim(words, published, told, str(tests[nearest]), verdict)
 
 
-def _tests(records: Sequence[Record], ours: Summary, names: Sequence[str], figure: str) -> dict[str, Paired]:
+def _tests(records: Sequence[Record], ours: RunSummary, names: Sequence[str], figure: str) -> dict[str, Paired]:
     """Ours against other methods, by name, where there are systems that both controlled."""
     tests = {name: paired(ours, summarise(select(records, method=name), figure)) for name in names}
     return {name: test for name, test in tests.items() if test.n}

@@ -22,11 +22,11 @@ from gce.reproduce.statistics import (
     summarise,
     values_of,
 )
-from gce.reproduce.tasks import SEEN, UNSEEN, Table, run_cell
+from gce.reproduce.tasks import SEEN, UNSEEN, WorldTable, run_cell
 from gce.reproduce.tuning import CHEAPER, cheaper_cost, chosen_cost, methods_of
 
 
-class ControlTable(Table):
+class ControlTable(WorldTable):
     """Made of controlled runs."""
 
     def run(self, cell: Cell, context: Context) -> dict[str, Any]:

@@ -63,14 +63,14 @@ def digest(file: Path) -> str:
 
 
 @dataclass(frozen=True)
-class Shard:
+class CellPart:
     """Part index of count, from 0."""
 
     index: int = 0
     count: int = 1
 
     @classmethod
-    def of(cls, text: str) -> Shard:
+    def of(cls, text: str) -> CellPart:
         """From i/n, i from 1 to n."""
         index, _, count = text.partition("/")
         if not (index.isdigit() and count.isdigit() and 1 <= int(index) <= int(count)):
@@ -146,7 +146,7 @@ class Queue:
     """What is missing of some cells, computed and kept one by one."""
 
     store: Store
-    shard: Shard = field(default_factory=Shard)
+    shard: CellPart = field(default_factory=CellPart)
     deadline: float = float("inf")
     """Of `time.monotonic`: no cell is begun after it."""
 

@@ -1,20 +1,17 @@
-"""The methods of the tables behind one interface: adapted to episodes, each predicts, plans and has features.
+"""The methods of the tables: each adapts to episodes, and then predicts, plans and has features.
 
 What they are called in tables is here too, and which are slow.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-
-from gce.baselines import BaselineController, load
+from gce.baselines import Adapted, BaselineController, load
 from gce.baselines import adapt as adapt_baseline
 from gce.baselines.folder import kind_of
 from gce.control.problem import Problem
@@ -23,7 +20,7 @@ from gce.files import read_json
 from gce.model.files import load_model, shipped
 from gce.planning.controller import Controller, Planner
 from gce.reproduce.recipes import OURS
-from gce.system.system import adapt
+from gce.system.system import System, adapt
 from gce.trajectory import Episode
 
 ITERATIONS = 10
@@ -52,21 +49,6 @@ TITLES = {
     "cko_60_minutes": "CKO, 60 minutes",
     "cko_long": "CKO, trained long",
 }
-
-
-@dataclass(frozen=True)
-class Subject:
-    """A method adapted to one system.
-
-    predict: from the observation [nodes, d] that opens an episode and actions [steps, nodes, a], observations
-        [steps + 1, nodes, d].
-    planner: for a problem.
-    features: [M, p] of observations [M, nodes, d] when nothing is pushed.
-    """
-
-    predict: Callable[[np.ndarray, np.ndarray], np.ndarray]
-    planner: Callable[[Problem], Planner]
-    features: Callable[[np.ndarray], np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -115,18 +97,14 @@ class Method:
             return float(about["cpu_minutes_asked"]) if about["iterations"] else None
         return round(about["seconds"] / 60, 1) if "seconds" in about else None
 
-    def adapt(self, episodes: Sequence[Episode]) -> Subject:
-        if self.ours:
-            system = adapt(self.model, episodes, measure=False)
-            planner = partial(Controller, system, iterations=ITERATIONS)
-            return Subject(system.predict, planner, partial(system.outputs_at, on="features"))
-        adapted = adapt_baseline(self.model, episodes)
+    def adapt(self, episodes: Sequence[Episode]) -> System | Adapted:
+        return adapt(self.model, episodes, measure=False) if self.ours else adapt_baseline(self.model, episodes)
+
+    def planner(self, adapted: System | Adapted, problem: Problem) -> Planner:
+        if isinstance(adapted, System):
+            return Controller(adapted, problem, iterations=ITERATIONS)
         on = "features" if self.name.endswith(IN_FEATURES) else "observations"
-        return Subject(
-            adapted.predict,
-            lambda problem: BaselineController(adapted, replace(problem, on=on), iterations=ITERATIONS),
-            lambda observations: torch.stack([adapted.start(o) for o in observations]).numpy(),
-        )
+        return BaselineController(adapted, replace(problem, on=on), iterations=ITERATIONS)
 
 
 def method(models: Path, world: str, name: str) -> Method:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -20,10 +19,11 @@ from gce.model.step import Stepper, rollout
 from gce.operators import PAPER_FORMS, Operator
 from gce.reproduce.experiment import Cell, Context, Experiment, Preset
 from gce.reproduce.recipes import OURS
-from gce.reproduce.statistics import Record, markdown, values_of
-from gce.reproduce.tasks import TEST, Table, draw, loaded, run_control
+from gce.reproduce.statistics import Record, markdown
+from gce.reproduce.tasks import TEST, WorldTable, draw, loaded, run_control
 from gce.reproduce.versions import method_version
 from gce.system.system import adapt
+from gce.system.weights import weights_along
 from gce.views import style
 from gce.views.plots import write_strip
 
@@ -33,7 +33,7 @@ RELATIONS, RELATION_NUMBERS = 8, (2, 8, 36)
 STEPS = 100
 
 
-class Weights(Table):
+class Weights(WorldTable):
     name: ClassVar[str] = "weights"
     about: ClassVar[str] = "picture: the Gibbs weights on a rope of 9 masses beside uniform ones"
 
@@ -46,23 +46,19 @@ class Weights(Table):
         setting = draw("rope", (9, 9), TEST + cell.seed)
         system = adapt(loaded(context, "rope", cell.settings["method"]).model, setting.episodes, measure=False)
         times = cell.settings["times"]
-        seen = setting.target.observations.astype(float)[times]
-        topology, model = system.topology, system.model
-        psi = torch.as_tensor(system.outputs_at(seen, "features").reshape(len(times), len(seen[0]), -1))
-        phi = psi[..., model.config.num_state :].transpose(0, 1).to(model.dtype)
-        with torch.no_grad():
-            alpha = topology.softmax(model.potential.on(topology)(phi)).double().numpy()
+        topology, target = system.topology, setting.target
+        seen = target.observations.astype(float)
         N = topology.num_nodes
         weights, uniform = np.zeros((len(times), N, N)), np.zeros((N, N))
         receivers, senders = topology.receivers.numpy(), topology.senders.numpy()
-        weights[:, receivers, senders] = alpha.T
+        weights[:, receivers, senders] = weights_along(system, seen, target.actions)[times]
         uniform[receivers, senders] = 1 / np.bincount(receivers, minlength=N)[receivers]
         spread = float(np.abs(weights - uniform).max())
         return {
             "largest_difference_from_uniform": spread,
             "weights": np.round(weights, 5).tolist(),
             "uniform": np.round(uniform, 5).tolist(),
-            "places": np.round(seen[..., :2], 5).tolist(),
+            "places": np.round(seen[times][..., :2], 5).tolist(),
         }
 
     def report(self, records: Sequence[Record], folder: Path) -> str:
@@ -89,7 +85,7 @@ class Weights(Table):
         return f"{told}a node weighs {own:.2f} on itself, on average.\n\n![weights](weights.svg)\n"
 
 
-class ControlPictures(Table):
+class ControlPictures(WorldTable):
     name: ClassVar[str] = "control_pictures"
     about: ClassVar[str] = "pictures: controlled systems at some times, a grid of 102 nodes and its voltages"
 
@@ -104,8 +100,8 @@ class ControlPictures(Table):
     def run(self, cell: Cell, context: Context) -> dict[str, Any]:
         s = cell.settings
         setting = draw(s["world"], (s["objects"], s["objects"]), TEST + cell.seed)
-        subject = loaded(context, s["world"], s["method"]).adapt(setting.episodes)
-        run, found = run_control(setting, subject, setting.env.recipe.protocol)
+        method = loaded(context, s["world"], s["method"])
+        run, found = run_control(setting, method, method.adapt(setting.episodes), setting.env.recipe.protocol)
         times = np.linspace(0, len(run.actions), SNAPSHOTS).round().astype(int)
         path = run.observations if setting.env.recipe.pictures.chart else run.observations[times]
         return {
@@ -170,36 +166,18 @@ class EvalTime(Experiment):
         return [Cell(self.name, s, 0, self.version, ours) for s in settings]
 
     def run(self, cell: Cell, context: Context) -> dict[str, Any]:
-        timing = measure(cell.settings["form"], cell.settings["side"], cell.settings["relations"])
-        return {"nodes": timing.nodes, "edges": timing.edges, "seconds": timing.seconds}
+        return measure(cell.settings["form"], cell.settings["side"], cell.settings["relations"])
 
     def report(self, records: Sequence[Record], folder: Path) -> str:
-        done = [r for r in records if "figures" in r]
-        timings = [
-            Timing(form=r["settings"]["form"], relations=r["settings"]["relations"], **r["figures"]) for r in done
-        ]
-        largest = max(t.nodes for t in timings)
-        of_nodes = [t for t in timings if t.relations == RELATIONS]
-        of_relations = sorted((t for t in timings if t.nodes == largest), key=lambda t: t.relations)
-        chart(of_nodes, of_relations, folder / "eval_time.svg")
-        cases = list(dict.fromkeys((t.nodes, t.relations) for t in timings))
+        timings = [r["settings"] | r["figures"] for r in records if "figures" in r]
+        chart(timings, folder / "eval_time.svg")
+        cases = list(dict.fromkeys((t["nodes"], t["relations"]) for t in timings))
         rows = []
-        for form in values_of(done, "form"):
-            found = {(t.nodes, t.relations): t.seconds for t in timings if t.form == form}
+        for form in dict.fromkeys(t["form"] for t in timings):
+            found = {(t["nodes"], t["relations"]): t["seconds"] for t in timings if t["form"] == form}
             rows.append([form, *(f"{found[case]:.3f}" if case in found else "–" for case in cases)])
         table = markdown(["form", *(f"{n} nodes, {k} relation types" for n, k in cases)], rows)
         return f"CPU seconds of 100 steps on 2D grids.\n\n{table}\n![eval_time](eval_time.svg)\n"
-
-
-@dataclass(frozen=True)
-class Timing:
-    """CPU seconds of a 100-step prediction."""
-
-    form: str
-    nodes: int
-    edges: int
-    relations: int
-    seconds: float
 
 
 def typed_lattice(side: int, relations: int) -> Graph:
@@ -209,7 +187,8 @@ def typed_lattice(side: int, relations: int) -> Graph:
     return Graph.from_edges(side * side, both, edge_type=kinds, self_type=relations - 1)
 
 
-def measure(form: str, side: int, relations: int = RELATIONS, steps: int = STEPS, repeats: int = 5) -> Timing:
+def measure(form: str, side: int, relations: int = RELATIONS, steps: int = STEPS, repeats: int = 5) -> dict[str, Any]:
+    """CPU seconds of a prediction."""
     topology = Topology.of(typed_lattice(side, relations))
     generator = torch.Generator().manual_seed(0)
     model = Model(ModelConfig(4, 1, relations, 1, form=form)).eval()
@@ -227,28 +206,27 @@ def measure(form: str, side: int, relations: int = RELATIONS, steps: int = STEPS
             clock = time.process_time()
             rollout(Stepper(model, [operator], topology, reproject=False), psi, inputs)
             best = min(best, time.process_time() - clock)
-    return Timing(form, topology.num_nodes, topology.num_edges, relations, float(best))
+    return {"nodes": topology.num_nodes, "edges": topology.num_edges, "seconds": float(best)}
 
 
-def chart(by_nodes: Sequence[Timing], by_relations: Sequence[Timing], path: Path) -> None:
+def chart(timings: Sequence[dict[str, Any]], path: Path) -> None:
+    """timings: forms, nodes, edges, relations and seconds."""
+    largest = max(t["nodes"] for t in timings)
+    by_nodes = [t for t in timings if t["relations"] == RELATIONS]
+    by_relations = sorted((t for t in timings if t["nodes"] == largest), key=lambda t: t["relations"])
     figure, (left, right) = style.panels(9, 3.8, 1, 2, sharey=True)
     for form in PAPER_FORMS:
-        of_form = [t for t in by_nodes if t.form == form]
-        left.loglog(
-            [t.nodes for t in of_form], [t.seconds for t in of_form], "o-", label=form, color=style.colour_of(form)
-        )
-        of_form = [t for t in by_relations if t.form == form]
-        right.loglog([t.relations for t in of_form], [t.seconds for t in of_form], "o-", color=style.colour_of(form))
-    mean = [t for t in by_nodes if t.form == "hom_mean"]
-    per_row = mean[-1].seconds / (mean[-1].nodes + mean[-1].edges)
-    reference = [per_row * (t.nodes + t.edges) for t in mean]
-    left.loglog([t.nodes for t in mean], reference, ":", color="grey", label="nodes + edges")
+        for axis, some, x in ((left, by_nodes, "nodes"), (right, by_relations, "relations")):
+            of_form = [t for t in some if t["form"] == form]
+            seconds = [t["seconds"] for t in of_form]
+            axis.loglog([t[x] for t in of_form], seconds, "o-", label=form, color=style.colour_of(form))
+    mean = [t for t in by_nodes if t["form"] == "hom_mean"]
+    per_row = mean[-1]["seconds"] / (mean[-1]["nodes"] + mean[-1]["edges"])
+    reference = [per_row * (t["nodes"] + t["edges"]) for t in mean]
+    left.loglog([t["nodes"] for t in mean], reference, ":", color="grey", label="nodes + edges")
     left.set(xlabel="nodes", ylabel="CPU seconds for 100 steps", title=f"{RELATIONS} relation types")
-    right.set(
-        xlabel="relation types",
-        title=f"{mean[-1].nodes:,} nodes",
-    )
-    style.read_on_log(left, [t.nodes for t in mean], base=10)
+    right.set(xlabel="relation types", title=f"{mean[-1]['nodes']:,} nodes")
+    style.read_on_log(left, [t["nodes"] for t in mean], base=10)
     style.read_on_log(right, RELATION_NUMBERS)
     left.legend(fontsize=8)
     style.save(figure, path)

@@ -31,7 +31,7 @@ from gce.reproduce.tasks import (
     SEEN,
     TEST,
     Setting,
-    Table,
+    WorldTable,
     control_cell,
     draw,
     loaded,
@@ -46,7 +46,7 @@ from gce.trajectory import Dataset
 STEPS = (1, 10, 50, 100)
 
 
-class PredictionTable(Table):
+class PredictionTable(WorldTable):
     """Made of predicted episodes."""
 
     planned = False
@@ -67,9 +67,9 @@ class PredictionTable(Table):
         episodes = setting.episodes
         if s["noise"]:
             episodes = [replace(episode, observations=seen(episode.observations)) for episode in episodes]
-        subject = loaded(context, world, s["method"]).adapt(episodes)
+        adapted = loaded(context, world, s["method"]).adapt(episodes)
         start = seen(setting.target.observations[0])
-        return error_figures(prediction_errors(subject, setting.target, unit, start))
+        return error_figures(prediction_errors(adapted, setting.target, unit, start))
 
 
 def error_figures(errors: np.ndarray) -> dict[str, Any]:
@@ -90,7 +90,7 @@ def _by_step(records: Sequence[Record]) -> list[Point]:
     ]
 
 
-class Prediction(PredictionTable):
+class PredictedSteps(PredictionTable):
     name: ClassVar[str] = "prediction"
     about: ClassVar[str] = "NRMSE of 100 predicted steps with and without 10% noise, Rope and Soft, ours and CKO"
 
@@ -151,7 +151,7 @@ class SampleEfficiency(PredictionTable):
         return "Mean NRMSE of 100 steps.\n\n" + markdown(header, rows)
 
 
-class Recorded(Experiment):
+class RecordedByOthers(Experiment):
     """All methods on systems recorded by others: the goals published with Li et al. (2020), where the folder is there.
 
     A file WORLD_GROUP.npz holds nine episodes of one system: the first is predicted and its observation at the horizon
@@ -191,9 +191,11 @@ class Recorded(Experiment):
                 target, *rest = list(data)
         env.reset(seed=0, options={"parameters": target.parameters})
         goal = target.observations[env.recipe.protocol.horizon].astype(float)
-        subject = loaded(context, world, name).adapt(rest)
-        found = run_control(Setting(env, 0, goal, target, rest), subject, protocol_for(world, cell.settings))[1]
-        errors = prediction_errors(subject, target, env.observation_std)
+        method = loaded(context, world, name)
+        adapted = method.adapt(rest)
+        setting, protocol = Setting(env, 0, goal, target, rest), protocol_for(world, cell.settings)
+        found = run_control(setting, method, adapted, protocol)[1]
+        errors = prediction_errors(adapted, target, env.observation_std)
         try:
             predicted = {f"nrmse_{k}": v for k, v in error_figures(errors).items() if k != "nrmse"}
         except FloatingPointError:

@@ -16,7 +16,7 @@ OURS = "ours"
 
 
 @dataclass(frozen=True)
-class Recipe:
+class ModelRecipe:
     """method: `ours`, or a baseline's name; model, schedule: what is changed in its configuration and training.
 
     minutes: CPU time of one core. validation_systems: that the best model is chosen on; methods adapt to each.
@@ -46,19 +46,19 @@ LONG = ("cko_long",)
 """Our CKO beside the published one, which was trained for 400,000 iterations on a GPU."""
 
 
-def _ours(world: str, potential: str) -> Recipe:
+def _ours(world: str, potential: str) -> ModelRecipe:
     chosen = {"potential": potential, "potential_value": POTENTIALS[potential]}
-    return Recipe(world, f"ours_{potential}", OURS, chosen)
+    return ModelRecipe(world, f"ours_{potential}", OURS, chosen)
 
 
-def _longer(name: str, minutes: float) -> Recipe:
+def _longer(name: str, minutes: float) -> ModelRecipe:
     method = name.partition("_")[0]
-    return Recipe("rope", name, method, _ours("rope", "gaussian").model if method == OURS else {}, minutes=minutes)
+    return ModelRecipe("rope", name, method, _ours("rope", "gaussian").model if method == OURS else {}, minutes=minutes)
 
 
-def _long(world: str, minutes: float, start: str, learning_rate: float = 1e-3) -> Recipe:
+def _long(world: str, minutes: float, start: str, learning_rate: float = 1e-3) -> ModelRecipe:
     schedule = {"horizons": (16, 32, 64, 64), "learning_rate": learning_rate}
-    return Recipe(world, "cko_long", "cko", schedule=schedule, minutes=minutes, start=start)
+    return ModelRecipe(world, "cko_long", "cko", schedule=schedule, minutes=minutes, start=start)
 
 
 def bandwidth_model(bandwidth: float) -> str:
@@ -66,20 +66,20 @@ def bandwidth_model(bandwidth: float) -> str:
     return f"ours_bandwidth_{bandwidth:g}"
 
 
-def _baselines(world: str, *names: str) -> list[Recipe]:
+def _baselines(world: str, *names: str) -> list[ModelRecipe]:
     return [_baseline(world, name) for name in names]
 
 
-def _baseline(world: str, name: str) -> Recipe:
+def _baseline(world: str, name: str) -> ModelRecipe:
     """As published, but for what the world's recipe changes."""
     changes = dict(world_named(world).recipe.baselines.get(name, {}))
     schedule = dict(changes.pop("schedule", {}))
     if "draw" in schedule:
         schedule["draw"] = Draw(**schedule["draw"])
-    return Recipe(world, name, name, schedule=schedule, **changes)
+    return ModelRecipe(world, name, name, schedule=schedule, **changes)
 
 
-RECIPES: tuple[Recipe, ...] = (
+RECIPES: tuple[ModelRecipe, ...] = (
     *_baselines("rope", "kpm", "cko"),
     _ours("rope", "gaussian"),
     *_baselines("rope", "graph_ode", "vae", "pcc"),
@@ -93,10 +93,10 @@ RECIPES: tuple[Recipe, ...] = (
     *(_ours("rope", potential) for potential in ("laplace", "vmf", "mlp")),
     *_baselines("soft", "graph_ode", "vae", "pcc"),
     *_baselines("swim", "graph_ode", "vae", "pcc"),
-    *(Recipe("grid", f"ours_{d}_features", OURS, {"features": d}) for d in DIMENSIONS),
+    *(ModelRecipe("grid", f"ours_{d}_features", OURS, {"features": d}) for d in DIMENSIONS),
     *(_ours(world, potential) for world in ("soft", "swim") for potential in ("laplace", "vmf", "mlp")),
     *(
-        Recipe(world, bandwidth_model(s), OURS, {"potential_value": s, "potential_learned": False}, minutes=5.0)
+        ModelRecipe(world, bandwidth_model(s), OURS, {"potential_value": s, "potential_learned": False}, minutes=5.0)
         for world in ("rope", "soft")
         for s in BANDWIDTHS
     ),
@@ -107,7 +107,7 @@ RECIPES: tuple[Recipe, ...] = (
 )
 
 
-def recipe_named(folder: str) -> Recipe:
+def recipe_named(folder: str) -> ModelRecipe:
     """A recipe by WORLD/NAME."""
     known = {recipe.folder: recipe for recipe in RECIPES}
     if folder not in known:

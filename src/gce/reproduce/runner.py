@@ -19,11 +19,22 @@ from gce.errors import InputError
 from gce.files import read_json
 from gce.reproduce.claims import claims, lead_table
 from gce.reproduce.control_tables import Bandwidth, Dimension, FittingNumber, GridNoise, Main
-from gce.reproduce.experiment import PAPER, PRESETS, Cell, Context, Experiment, Preset, Queue, Shard, Store, write_file
+from gce.reproduce.experiment import (
+    PAPER,
+    PRESETS,
+    Cell,
+    CellPart,
+    Context,
+    Experiment,
+    Preset,
+    Queue,
+    Store,
+    write_file,
+)
 from gce.reproduce.foreign import Foreign
 from gce.reproduce.marked import fill
 from gce.reproduce.picture_tables import ControlPictures, EvalTime, Weights
-from gce.reproduce.prediction_tables import Prediction, Recorded, SampleEfficiency
+from gce.reproduce.prediction_tables import PredictedSteps, RecordedByOthers, SampleEfficiency
 from gce.reproduce.statistics import Record, csv_text, markdown
 from gce.reproduce.tuning import ActionWeight, RunningWeight
 
@@ -35,14 +46,14 @@ EXPERIMENTS: dict[str, Experiment] = {
         Main(),
         GridNoise(),
         FittingNumber(),
-        Prediction(),
+        PredictedSteps(),
         SampleEfficiency(),
         Bandwidth(),
         Dimension(),
         EvalTime(),
         Weights(),
         ControlPictures(),
-        Recorded(),
+        RecordedByOthers(),
         Foreign(),
     )
 }
@@ -86,7 +97,7 @@ def reproduce(
     experiments: Sequence[Experiment],
     preset: Preset,
     context: Context,
-    shard: Shard | None,
+    shard: CellPart | None,
     bar: Bar,
     minutes: float = float("inf"),
     jobs: int = 1,
@@ -99,7 +110,7 @@ def reproduce(
     Shards only fill the store: bring the folders of all together, and run once more without a shard.
     """
     store = Store(context.results / ".cells")
-    queue = Queue(store, shard or Shard(), time.monotonic() + 60 * minutes)
+    queue = Queue(store, shard or CellPart(), time.monotonic() + 60 * minutes)
     total = sum(len(queue.shard.part(e.cells(preset, context))) for e in experiments)
     failures, left_out = {}, []
     with bar("reproducing", total, "cells") as done:

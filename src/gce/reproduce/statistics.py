@@ -27,7 +27,7 @@ UNSTABLE = 5.0
 
 
 @dataclass(frozen=True)
-class Summary:
+class RunSummary:
     """Of the runs of one cell: by seed the figures that count, and how many failed or were unstable."""
 
     values: dict[int, float]
@@ -67,7 +67,7 @@ def short(value: float) -> str:
     return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
-def summarise(records: Sequence[Record], name: str) -> Summary:
+def summarise(records: Sequence[Record], name: str) -> RunSummary:
     """A figure over the runs of a cell."""
     values, failed, unstable = {}, 0, 0
     for record in records:
@@ -78,7 +78,7 @@ def summarise(records: Sequence[Record], name: str) -> Summary:
             unstable += 1
         else:
             values[record["seed"]] = float(figures[name])
-    return Summary(values, failed, unstable)
+    return RunSummary(values, failed, unstable)
 
 
 def is_unstable(figures: dict[str, Any]) -> bool:
@@ -105,7 +105,7 @@ class Paired:
         return "–" if self.n == 0 else f"{self.difference:+.3g}, p {self.p:.2g}, n {self.n}"
 
 
-def paired(first: Summary, second: Summary) -> Paired:
+def paired(first: RunSummary, second: RunSummary) -> Paired:
     both = sorted(first.values.keys() & second.values.keys())
     if not both:
         return Paired(0, float("nan"), float("nan"), float("nan"))
@@ -163,7 +163,7 @@ def series(records: Sequence[Record], setting: str, figure: str) -> list[Point]:
     return [point_of(float(value), most[value]) for value in sorted(most)]
 
 
-def point_of(x: float, summary: Summary) -> Point:
+def point_of(x: float, summary: RunSummary) -> Point:
     return x, summary.mean, 0.0 if np.isnan(summary.std) else summary.std, summary.n
 
 

@@ -15,15 +15,19 @@ from typing import Any, ClassVar
 import numpy as np
 from jaxtyping import Float
 
+from gce.baselines import Adapted
 from gce.control.problem import control_error
 from gce.envs import GraphEnv, PowerGrid, Protocol, world_named
 from gce.envs.base import Policy
+from gce.envs.recording import excited
 from gce.metrics import nrmse
 from gce.planning.closed_loop import LinearOracle, Run, control, figures, linear_oracle, problem_for
 from gce.reproduce import paper
 from gce.reproduce.experiment import Cell, Context, Experiment, Preset
-from gce.reproduce.methods import Method, Subject
+from gce.reproduce.methods import Method
 from gce.reproduce.versions import conditions
+from gce.system.system import System
+from gce.training.learning import Predictor
 from gce.trajectory import Episode
 
 Array = np.ndarray
@@ -76,20 +80,20 @@ def draw(world: str, sizes: tuple[int, int], seed: int, episodes: int = 8, **noi
 
 
 def record_episode(
-    env: GraphEnv, seed: int, options: Mapping[str, Any], rng: np.random.Generator | None = None, steps: int = 100
+    env: GraphEnv, seed: int, options: Mapping[str, Any], rng: np.random.Generator | None = None
 ) -> Episode:
     """An episode of the world's kind of actions, drawn by the generator, or else by the seed too."""
-    env.reset(seed=seed, options=options)
-    rng = np.random.default_rng([seed, 1]) if rng is None else rng
-    return Episode(env.graph, *env.run(env.excitation(rng, steps), steps))
+    return Episode(env.graph, *excited(env, seed, options, rng))
 
 
-def run_control(setting: Setting, subject: Subject, protocol: Protocol, **noises: float) -> tuple[Run, dict[str, Any]]:
+def run_control(
+    setting: Setting, method: Method, adapted: System | Adapted, protocol: Protocol, **noises: float
+) -> tuple[Run, dict[str, Any]]:
     """Control a system from its start, and what is reported of it."""
     env = setting.restart(**noises)
-    run = control(env, subject.planner(problem_for(env, setting.goal, protocol)), protocol.feedback)
+    run = control(env, method.planner(adapted, problem_for(env, setting.goal, protocol)), protocol.feedback)
     found = figures(env, run)
-    psi, aim = subject.features(run.observations[1:]), subject.features(setting.goal[None])
+    psi, aim = (adapted.outputs_at(o, "features") for o in (run.observations[1:], setting.goal[None]))
     effort = env.action_weight * np.square(run.actions / env.action_std).sum()
     kept = ("control_error", "control_error_positions", "control_error_over_nothing", "nothing", "cost", "status")
     reported: dict[str, Any] = {name: found[name] for name in kept}
@@ -100,12 +104,12 @@ def run_control(setting: Setting, subject: Subject, protocol: Protocol, **noises
 
 
 def prediction_errors(
-    subject: Subject, target: Episode, unit: Float[Array, " d"], start: Float[Array, "nodes d"] | None = None
+    adapted: Predictor, target: Episode, unit: Float[Array, " d"], start: Float[Array, "nodes d"] | None = None
 ) -> Float[Array, " steps"]:
     """NRMSE of each step of an episode, predicted from its first observation, or from another start."""
     truth = target.observations.astype(float)
     with np.errstate(over="ignore", invalid="ignore"):
-        return nrmse(subject.predict(truth[0] if start is None else start, target.actions)[1:], truth[1:], unit)
+        return nrmse(adapted.predict(truth[0] if start is None else start, target.actions)[1:], truth[1:], unit)
 
 
 def protocol_for(world: str, settings: dict[str, Any]) -> Protocol:
@@ -119,7 +123,7 @@ def protocol_for(world: str, settings: dict[str, Any]) -> Protocol:
 # ---- cells ----
 
 
-class Table(Experiment):
+class WorldTable(Experiment):
     """Made of runs in worlds: a cell for each row of settings and each seed."""
 
     planned: ClassVar[bool] = True
@@ -165,10 +169,10 @@ def run_cell(cell: Cell, context: Context, predicted: bool = False) -> dict[str,
     if s["method"] in UNADAPTED:
         return _unadapted(setting, s["method"], **noises)
     found = loaded(context, s["world"], s.get("model", s["method"]), s.get("form"))
-    subject = found.adapt(setting.episodes)
-    reported = run_control(setting, subject, protocol_for(s["world"], s), **noises)[1]
+    adapted = found.adapt(setting.episodes)
+    reported = run_control(setting, found, adapted, protocol_for(s["world"], s), **noises)[1]
     if predicted:
-        reported["nrmse"] = float(prediction_errors(subject, setting.target, setting.env.observation_std).mean())
+        reported["nrmse"] = float(prediction_errors(adapted, setting.target, setting.env.observation_std).mean())
     return {**reported, "trained_minutes": found.minutes}
 
 
@@ -193,7 +197,7 @@ def _unadapted(setting: Setting, name: str, **noises: float) -> dict[str, Any]:
     if name == "oracle":
         oracle = grid_oracle(env)  # type: ignore[arg-type]
         policy = oracle_plans(env, oracle, protocol.feedback, looks_always=True)
-    observations, actions = followed(env, policy, protocol.horizon)
+    observations, actions = env.run(policy, protocol.horizon, noisy=False)
     found = {
         "control_error": control_error(observations[-1], goal),
         "control_error_positions": control_error(observations[-1][:, places], goal[:, places]),
@@ -207,20 +211,15 @@ def _unadapted(setting: Setting, name: str, **noises: float) -> dict[str, Any]:
 # ---- what is compared with on the grid: doing nothing, and an oracle ----
 
 
-def followed(
-    env: GraphEnv, policy: Policy, steps: int
-) -> tuple[Float[Array, "M_plus_1 nodes d"], Float[Array, "M nodes a"]]:
-    """As `env.run`, with the true observations where the policy sees noisy ones."""
-    path, actions = [env._observation()], []
-    for t in range(steps):
-        actions.append(policy(t))
-        env._advance(actions[-1])
-        path.append(env._observation())
-    return np.stack(path), np.stack(actions)
-
-
 def doing_nothing(env: GraphEnv) -> Policy:
     return lambda t: np.zeros((env.graph.num_nodes, len(env.action_names)))
+
+
+def told_of_grid(env: PowerGrid, observations: Array, actions: Array) -> dict[str, float]:
+    """The error and the cost of a run towards v = 1."""
+    goal = env.default_goal(env.graph.num_nodes)
+    error = env.extra_figures(observations, goal)["voltage_error"]
+    return {"error": error, "cost": env.run_cost(observations[1:], actions, goal)}
 
 
 def grid_oracle(env: PowerGrid) -> LinearOracle:

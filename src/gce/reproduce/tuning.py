@@ -17,7 +17,7 @@ from gce.reproduce.experiment import Cell, Context, Preset, records_in
 from gce.reproduce.methods import method, title
 from gce.reproduce.recipes import LONG, LONGER
 from gce.reproduce.statistics import Record, markdown, paired, select, summarise, values_of
-from gce.reproduce.tasks import SEEN, VALIDATION, Table, draw, loaded, protocol_for, run_control, sizes_of
+from gce.reproduce.tasks import SEEN, VALIDATION, WorldTable, draw, loaded, protocol_for, run_control, sizes_of
 from gce.views import style
 
 METHODS = (
@@ -109,7 +109,7 @@ def _errors(records: Sequence[Record], world: str, name: str) -> dict[float, flo
     return {value: mean for value, mean in means.items() if np.isfinite(mean)}
 
 
-class Tuning(Table):
+class Tuning(WorldTable):
     """Each cell is one validation system, controlled with all the weights to choose from."""
 
     weight: ClassVar[str]
@@ -138,11 +138,12 @@ class Tuning(Table):
         """Error and cost with each of the weights."""
         world = cell.settings["world"]
         setting = draw(world, sizes_of(world, SEEN), VALIDATION + cell.seed)
-        subject = loaded(context, world, cell.settings["method"]).adapt(setting.episodes)
+        method = loaded(context, world, cell.settings["method"])
+        adapted = method.adapt(setting.episodes)
         found: dict[str, Any] = {}
         for value in cell.settings[f"{self.weight}s"]:
             protocol = protocol_for(world, {**cell.settings, self.weight: value})
-            figures = run_control(setting, subject, protocol)[1]
+            figures = run_control(setting, method, adapted, protocol)[1]
             found |= {f"error_{value:g}": figures["control_error"], f"cost_{value:g}": figures["cost"]}
         return found
 

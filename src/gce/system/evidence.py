@@ -25,7 +25,6 @@ from jaxtyping import Float
 from scipy.linalg import solveh_banded
 from torch import Tensor, nn
 
-from gce.errors import InputError, table
 from gce.graphs.graph import Graph
 from gce.graphs.topology import Topology
 from gce.model.model import Model
@@ -204,7 +203,7 @@ def see(model: Model, episodes: Sequence[Episode], graph: Graph, colour: Colour 
     acted = np.concatenate([episode.actions for episode in episodes])
     known = [episode.exogenous for episode in episodes if episode.exogenous is not None]
     exogenous = np.concatenate(known) if len(known) == len(episodes) else None
-    inputs = model_inputs(model, acted, exogenous, graph).split(lengths)
+    inputs = model.inputs(acted, exogenous, graph.num_nodes).split(lengths)
     tensors = model.tensor(np.concatenate(clean)).split([length + 1 for length in lengths])
     return [_seen(model, *parts, topology, colour) for parts in zip(raw, clean, tensors, inputs, strict=True)]
 
@@ -254,8 +253,7 @@ def _rows(
 
 
 def normalised(model: Model, observations: Float[np.ndarray, "*batch d"]) -> Float[np.ndarray, "*batch d"]:
-    units = model.arrays
-    return (observations.astype(np.float64) - units.observation_mean) / units.observation_std
+    return model.arrays.normalise(observations.astype(np.float64))
 
 
 def opening_states(
@@ -298,23 +296,3 @@ def opening_mask(model: Model, steps: int, nodes: int, opening: bool = True) -> 
     fresh = torch.zeros(steps, nodes, 1, dtype=model.dtype, device=model.device)
     fresh[0] = float(opening)
     return fresh
-
-
-def model_inputs(
-    model: Model, actions: np.ndarray, exogenous: np.ndarray | None, graph: Graph
-) -> Float[Tensor, "steps nodes a"]:
-    """Normalised actions, then normalised exogenous inputs."""
-    c = model.config
-    expected, actions = (graph.num_nodes, c.num_actions), table("the actions", actions)
-    if actions.ndim != 3 or actions.shape[1:] != expected:
-        raise InputError(f"the actions have shape {actions.shape}, expected (steps, {expected[0]}, {expected[1]})")
-    if len(actions) == 0:
-        raise InputError("there are no actions; give those of at least one step")
-    inputs = model.tensor(actions) / model.action_std
-    if c.num_exogenous == 0:
-        return inputs
-    exogenous = None if exogenous is None else table("the exogenous inputs", exogenous)
-    if exogenous is None or exogenous.shape != (len(actions), graph.num_nodes, c.num_exogenous):
-        raise InputError(f"the model needs {c.num_exogenous} exogenous inputs a node at every step; give them")
-    known = model.tensor(exogenous) / model.exogenous_std
-    return torch.cat([inputs, known], dim=-1)

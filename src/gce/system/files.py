@@ -20,7 +20,8 @@ from gce.system.uncertainty import Range, Spread
 from gce.trajectory.episode import check_graph
 
 SYSTEM, VERSIONS = "gce-system", (1,)
-GRAPH = ("edge_index", "edge_type", "node_type", "node_attributes", "edge_attributes", "tied")
+GRAPH = "graph_"
+"""Before the names of a graph's arrays among the tensors."""
 
 
 def save_system(system: System, folder: Path | str, about: dict[str, Any] | None = None) -> None:
@@ -36,10 +37,7 @@ def save_system(system: System, folder: Path | str, about: dict[str, Any] | None
     }
     if system.reach is not None:
         tensors["reach"] = torch.as_tensor(np.stack([system.reach.low, system.reach.high]))
-    for name in GRAPH:
-        value = getattr(system.graph, name)
-        if value is not None:
-            tensors[f"graph_{name}"] = torch.as_tensor(value)
+    tensors |= {f"{GRAPH}{name}": torch.as_tensor(value) for name, value in system.graph.arrays().items()}
     text = {
         "format": SYSTEM,
         "format_version": VERSIONS[0],
@@ -62,7 +60,7 @@ def load_system(folder: Path | str) -> System:
     with border(f"{folder}/system.safetensors", "a system of its model", "it does not hold a system; adapt again"):
         check_rows(text)
         arrays: dict[str, Any] = {
-            name: tensors[f"graph_{name}"].numpy() for name in GRAPH if f"graph_{name}" in tensors
+            name.removeprefix(GRAPH): value.numpy() for name, value in tensors.items() if name.startswith(GRAPH)
         }
         total, squares, smoothed = (tensors[f"starts_{name}"].numpy() for name in ("total", "squares", "smoothed"))
         starts = Starts(int(text["episodes"]), total, squares, smoothed, float(text["noise"]))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial, reduce
 from operator import add
@@ -20,10 +20,10 @@ from gce.model.hierarchy import Hierarchy, learner
 from gce.model.model import Model
 from gce.operators import Operator
 from gce.operators.hierarchy import Strengths, Sums
-from gce.system.evidence import Evidence, Starts, model_inputs
+from gce.system.evidence import Evidence, Starts
 from gce.system.left_out import Fit, recorded, starts_of
 from gce.system.system import Path, System
-from gce.system.uncertainty import Spread, jacobian, of_covariance
+from gce.system.uncertainty import Spread, jacobian
 from gce.trajectory import Episode
 
 
@@ -93,53 +93,6 @@ class GeneralSystem(System):
     def hierarchy(self) -> Hierarchy:
         return Fit(self.model, self.graph, []).under(self.operator.coefficients, self.dense, self.strengths.latent)
 
-    def rollout(
-        self,
-        observation: Float[np.ndarray, "nodes d"],
-        actions: Float[np.ndarray, "steps nodes a"],
-        *,
-        exogenous: Float[np.ndarray, "steps nodes e"] | None = None,
-        opening: bool = True,
-        before: tuple[np.ndarray, np.ndarray] | None = None,
-        reproject: bool | None = None,
-    ) -> Path:
-        self._check(reproject)
-        x = self.state(observation, opening, before)
-        inputs = model_inputs(self.model, actions, exogenous, self.graph)
-        with torch.no_grad():
-            states = torch.cat([x[None], self.hierarchy.rollout(x[:, None], inputs[:, :, None])[:, :, 0]])
-            return Path(states, self.model.features(states, self.topology), inputs)
-
-    def covariance(
-        self,
-        observation: Float[np.ndarray, "nodes d"],
-        actions: Float[np.ndarray, "steps nodes a"],
-        *,
-        features: bool = False,
-        exogenous: Float[np.ndarray, "steps nodes e"] | None = None,
-        opening: bool = True,
-        before: tuple[np.ndarray, np.ndarray] | None = None,
-        reproject: bool | None = None,
-    ) -> Float[np.ndarray, "steps_plus_1 n n"]:
-        """P' = A P A' + G Sigma G', A and G how a step answers to its state and to an error of y."""
-        if features:
-            raise InputError("the general method has no rollouts of features; ask for the covariance of observations")
-        path = self.rollout(
-            observation, actions, exogenous=exogenous, opening=opening, before=before, reproject=reproject
-        )
-        nodes, c = self.graph.num_nodes, self.model.config
-        Sigma = torch.block_diag(*self.operator.residual.expand(nodes, -1, -1))
-        still = [path.states.new_zeros(nodes * size) for size in (c.num_state, len(self.model.free))]
-        P = torch.zeros(nodes * c.num_state, nodes * c.num_state, dtype=torch.float64)
-        found = [P]
-        for x, a in zip(path.states[:-1], path.inputs.unsqueeze(2), strict=True):
-            A, G = (jacobian(partial(self._after, x.flatten(), a, k), still[k]).double() for k in (0, 1))
-            P = A @ P @ A.T + G @ Sigma @ G.T
-            found.append(P)
-        seen = torch.arange(len(P)).reshape(nodes, -1)[:, : c.num_observations].flatten()
-        unit = self.model.observation_std.double().repeat(nodes)
-        return of_covariance((torch.stack(found)[:, seen][:, :, seen] * unit[:, None] * unit).cpu().numpy())
-
     def kept(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         tensors = {name: value for name, value in vars(self.evidence.sums).items() if isinstance(value, Tensor)}
         parts = {"shift": self.strengths.shift, "dense": self.strengths.dense}
@@ -178,12 +131,31 @@ class GeneralSystem(System):
 
     # ---- inside ----
 
-    def _check(self, reproject: bool | None) -> None:
-        if reproject is False:
+    def _along(self, x: Tensor, psi: Tensor, inputs: Tensor, opening: bool, anew: bool | None) -> tuple[Tensor, Tensor]:
+        if anew is False:
             raise InputError(
                 "a model of the general method takes its features anew at every step; it has no rollouts in feature "
                 "space (leave reproject, or --linear, out)"
             )
+        states = self.hierarchy.rollout(x[:, None], inputs[:, :, None])[:, :, 0]
+        return states, self.model.features(states, self.topology)
+
+    def _check_covariance(self, features: bool) -> None:
+        if features:
+            raise InputError("the general method has no rollouts of features; ask for the covariance of observations")
+
+    def _covariances(self, path: Path, opening: bool, anew: bool) -> Float[Tensor, "steps_plus_1 s s"]:
+        """P' = A P A' + G Sigma G', A and G how a step answers to its state and to an error of y."""
+        nodes, c = self.graph.num_nodes, self.model.config
+        Sigma = torch.block_diag(*self.operator.residual.expand(nodes, -1, -1))
+        still = [path.states.new_zeros(nodes * size) for size in (c.num_state, len(self.model.free))]
+        P = torch.zeros(nodes * c.num_state, nodes * c.num_state, dtype=torch.float64)
+        found = [P]
+        for x, a in zip(path.states[:-1], path.inputs.unsqueeze(2), strict=True):
+            A, G = (jacobian(partial(self._after, x.flatten(), a, k), still[k]).double() for k in (0, 1))
+            P = A @ P @ A.T + G @ Sigma @ G.T
+            found.append(P)
+        return torch.stack(found)
 
     def _after(self, x: Tensor, inputs: Tensor, moved: int, by: Tensor) -> Tensor:
         """The state after a step from x, moved by something (0), or with an error of the targets (1)."""
@@ -191,10 +163,12 @@ class GeneralSystem(System):
         start, error = (x + by, None) if moved == 0 else (x, by.reshape(nodes, 1, -1))
         return self.hierarchy.step(start.reshape(nodes, 1, -1), inputs, error).flatten()
 
-    def _following(self, reproject: bool) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+    def _slopes(self, x: Tensor, inputs: Tensor, opening: bool) -> tuple[Tensor, Tensor, Tensor]:
         nodes, step = self.graph.num_nodes, self.hierarchy.step
 
-        def following(z: Tensor, a: Tensor, fresh: Tensor) -> Tensor:
-            return step(z.reshape(nodes, 1, -1), a.reshape(nodes, 1, -1)).flatten()
+        def after(x: Tensor, a: Tensor) -> Tensor:
+            return step(x.reshape(nodes, 1, -1), a.reshape(nodes, 1, -1)).flatten()
 
-        return following
+        at = x.flatten(1), inputs.flatten(1)
+        A, B = torch.func.vmap(torch.func.jacfwd(after, argnums=(0, 1)))(*at)
+        return A, B, torch.func.vmap(after)(*at)

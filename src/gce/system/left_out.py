@@ -27,7 +27,7 @@ from gce.graphs.topology import Topology
 from gce.model.hierarchy import Hierarchy, learner
 from gce.model.model import Model
 from gce.operators.hierarchy import Neighbourhoods, Strengths, Sums
-from gce.system.evidence import Starts, model_inputs, normalised
+from gce.system.evidence import Starts, normalised
 from gce.system.uncertainty import LARGEST_ERROR, Spread
 from gce.trajectory import Episode, check_one_system
 
@@ -52,7 +52,7 @@ Recorded = tuple[Float[Tensor, "steps_plus_1 nodes c"], Float[Tensor, "steps nod
 def recorded(model: Model, episode: Episode, all_: Sequence[Episode], graph: Graph | None = None) -> Recorded:
     check_one_system(model.config, [episode], all_[0].graph if graph is None else graph)
     topology = Topology.of(episode.graph, model.device)
-    inputs = model_inputs(model, episode.actions, episode.exogenous, episode.graph)
+    inputs = model.inputs(episode.actions, episode.exogenous, episode.num_nodes)
     seen = model.merge(model.tensor(normalised(model, episode.observations)), topology)
     return model.states(seen, inputs[..., : model.config.num_actions]), inputs
 

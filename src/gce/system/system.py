@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -17,7 +17,7 @@ from gce.errors import InputError, of_kind, real, table, warn
 from gce.graphs.graph import Graph
 from gce.graphs.topology import Topology
 from gce.model.model import Model
-from gce.model.step import Stepper, path_of
+from gce.model.step import Stepper, path_of, slopes
 from gce.names import Shown
 from gce.operators import Operator
 from gce.operators.hierarchy import Strengths
@@ -27,7 +27,6 @@ from gce.system.evidence import (
     Seen,
     Starts,
     colour_of,
-    model_inputs,
     normalised,
     opening_mask,
     opening_paths,
@@ -127,12 +126,10 @@ class System(Shown):
             default as the model was trained.
         """
         x = self.state(observation, opening, before)
-        inputs = model_inputs(self.model, actions, exogenous, self.graph)
-        fresh = opening_mask(self.model, len(inputs), len(x), opening)
+        inputs = self.model.inputs(actions, exogenous, self.graph.num_nodes)
         with torch.no_grad():
             psi = self.model.features(x, self.topology)
-            step = Stepper(self.model, [self.operator], self.topology, reproject)
-            states, features = path_of(step, psi, inputs, fresh)
+            states, features = self._along(x, psi, inputs, opening, reproject)
         return Path(torch.cat([x[None], states]), torch.cat([psi[None], features]), inputs)
 
     def intervals(
@@ -167,24 +164,19 @@ class System(Shown):
         It follows from the residuals of the fit (`uncertainty`): noise of the system, and what the model leaves out.
         features: of the features psi in normalised units, not of the observations.
         """
-        if not self.model.features.selects:
-            raise InputError("the model decodes its observations, whose covariance it does not know; use `intervals`")
+        self._check_covariance(features)
         path = self.rollout(
             observation, actions, exogenous=exogenous, opening=opening, before=before, reproject=reproject
         )
         reproject = self.model.config.reproject if reproject is None else reproject
-        following = self._following(reproject)
-        fresh = opening_mask(self.model, len(path.inputs), 1, opening)
-        carried = (path.states if reproject else path.features).flatten(1)
-        entering, residual = target_errors(self.model, self.operator, self.topology, reproject)
-        P = propagate(lambda t, z: following(z, path.inputs[t].flatten(), fresh[t]), carried, entering, residual)
+        P = self._covariances(path, opening, reproject)
         nodes, c = self.graph.num_nodes, self.model.config
         if features and reproject:
-            J = [jacobian(lambda z: self._features(z).flatten(), z).double() for z in carried]
+            J = [jacobian(lambda z: self._features(z).flatten(), z).double() for z in path.states.flatten(1)]
             P = torch.stack([j @ p @ j.T for j, p in zip(J, P, strict=True)])
         if features:
             return doubts.of_covariance(P.cpu().numpy())
-        seen = torch.arange(carried.shape[1]).reshape(nodes, -1)[:, : c.num_observations].flatten()
+        seen = torch.arange(P.shape[-1]).reshape(nodes, -1)[:, : c.num_observations].flatten()
         unit = self.model.observation_std.double().repeat(nodes)
         return doubts.of_covariance((P[:, seen][:, :, seen] * unit[:, None] * unit).cpu().numpy())
 
@@ -195,12 +187,9 @@ class System(Shown):
         opening: bool = False,
     ) -> tuple[Float[Tensor, "steps s s"], Float[Tensor, "steps s u"], Float[Tensor, "steps s"]]:
         """(A, B, c) at each step of a path: next state = A x + B a + c around (x, a), nodes flattened."""
-        following = self._following(reproject=True)
-        fresh = opening_mask(self.model, len(states), 1, opening)
-        x, a = states.flatten(1), actions.flatten(1)
-        A, B = torch.func.vmap(torch.func.jacfwd(following, argnums=(0, 1)))(x, a, fresh)
-        after = torch.func.vmap(following)(x, a, fresh)
-        return A, B, after - torch.einsum("tij,tj->ti", A, x) - torch.einsum("tij,tj->ti", B, a)
+        A, B, after = self._slopes(states, actions, opening)
+        c = after - torch.einsum("tij,tj->ti", A, states.flatten(1)) - torch.einsum("tij,tj->ti", B, actions.flatten(1))
+        return A, B, c
 
     def update(self, episode: Episode) -> System:
         """Adapted to one more episode: the operator is that of adapting to all at once.
@@ -249,12 +238,11 @@ class System(Shown):
         """What `predict` says of each of several systems of one model, as one rollout of all their graphs."""
         model = systems[0].model
         openings = [s.state(o, True) for s, o in zip(systems, observations, strict=True)]
-        inputs = [model_inputs(model, a, exogenous, s.graph) for s, a in zip(systems, actions, strict=True)]
+        inputs = [model.inputs(a, exogenous, s.graph.num_nodes) for s, a in zip(systems, actions, strict=True)]
         operators = [s.operator for s in systems]
         paths = opening_paths(model, [s.graph for s in systems], operators, openings, inputs)
-        unit = model.arrays
         return [
-            np.concatenate([o[None], path[1 : len(a) + 1] * unit.observation_std + unit.observation_mean])
+            np.concatenate([o[None], model.arrays.denormalise(path[1 : len(a) + 1])])
             for o, a, path in zip(observations, actions, paths, strict=True)
         ]
 
@@ -297,20 +285,37 @@ class System(Shown):
 
     # ---- inside ----
 
+    def _along(self, x: Tensor, psi: Tensor, inputs: Tensor, opening: bool, anew: bool | None) -> tuple[Tensor, Tensor]:
+        """States [steps, nodes, c] and features after each step; anew: whether these are taken of predicted states."""
+        fresh = opening_mask(self.model, len(inputs), len(x), opening)
+        return path_of(Stepper(self.model, [self.operator], self.topology, anew), psi, inputs, fresh)
+
+    def _slopes(self, x: Tensor, inputs: Tensor, opening: bool) -> tuple[Tensor, Tensor, Tensor]:
+        """A, B and the next states, nodes flattened."""
+        step = Stepper(self.model, [self.operator], self.topology, reproject=False)
+        fresh = opening_mask(self.model, len(x), 1, opening)
+        by_x, by_inputs, after = slopes(step, x, inputs, fresh, apart=True)
+        A, B = (torch.as_tensor(part, dtype=x.dtype).reshape(*after.flatten(1).shape, -1) for part in (by_x, by_inputs))
+        return A, B, after.flatten(1)
+
+    def _check_covariance(self, features: bool) -> None:
+        if not self.model.features.selects:
+            raise InputError("the model decodes its observations, whose covariance it does not know; use `intervals`")
+
+    def _covariances(self, path: Path, opening: bool, anew: bool) -> Float[Tensor, "steps_plus_1 s s"]:
+        """Of states along a path, or of features where these are not taken anew."""
+        step = Stepper(self.model, [self.operator], self.topology, anew)
+        fresh = opening_mask(self.model, len(path.inputs), 1, opening)
+        carried = (path.states if anew else path.features).flatten(1)
+
+        def following(t: int, z: Tensor) -> Tensor:
+            psi = self._features(z) if anew else z.reshape(self.graph.num_nodes, -1)
+            return step(psi, path.inputs[t], fresh[t])[0 if anew else 1].flatten()
+
+        return propagate(following, carried, *target_errors(self.model, self.operator, self.topology, anew))
+
     def _features(self, state: Float[Tensor, " s"]) -> Float[Tensor, "nodes f"]:
         return self.model.features(state.reshape(self.graph.num_nodes, -1), self.topology)
-
-    def _following(self, reproject: bool) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
-        """(state, inputs, fresh) to the next state; or features to the next features; nodes flattened."""
-        nodes = self.graph.num_nodes
-        step = Stepper(self.model, [self.operator], self.topology, reproject)
-
-        def following(z: Tensor, a: Tensor, fresh: Tensor) -> Tensor:
-            psi = self._features(z) if reproject else z.reshape(nodes, -1)
-            state, features = step(psi, a.reshape(nodes, -1), fresh)
-            return (state if reproject else features).flatten()
-
-        return following
 
 
 def predict_together(

@@ -41,7 +41,7 @@ it; a plan, where what its system errs at its end is as much as there is to do.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -232,29 +232,6 @@ def certificate(model: Model, operator: Operator) -> Certificate:
     radius = torch.linalg.eigvals(family).abs().max()
     norm = torch.linalg.matrix_norm(S, 2) + torch.linalg.matrix_norm(M, 2)
     return Certificate(float(radius), float(norm))
-
-
-def stabilised(model: Model, operator: Operator, radius: float = 1.0, steps: int = 30) -> tuple[Operator, float]:
-    """The operator with its history blocks shrunk until the certified radius is reached, and the factor used.
-
-    Shrinking is a bias: the factor, 1 where nothing had to be done, says how much.
-    """
-    if certificate(model, operator).radius <= radius + 1e-9:
-        return operator, 1.0
-    parts = operator.form.blocks(operator.coefficients, model.features.width)
-    assert parts is not None  # of the certificate above
-    history = len(operator.coefficients) - len(parts.rest)
-
-    def shrunk(factor: float) -> Operator:
-        C = operator.coefficients.clone()
-        C[:history] *= factor
-        return replace(operator, coefficients=C)
-
-    low, high = 0.0, 1.0
-    for _ in range(steps):
-        middle = (low + high) / 2
-        low, high = (middle, high) if certificate(model, shrunk(middle)).radius <= radius + 1e-9 else (low, middle)
-    return shrunk(low), low
 
 
 # ---- doubts ----

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -18,10 +18,9 @@ from torch import Tensor
 
 from gce.graphs.graph import Graph
 from gce.graphs.topology import Topology
-from gce.model.model import Model, nodes_first
+from gce.model.model import Model, Units, nodes_first
 from gce.model.step import Stepper, features_along, rollout
 from gce.operators import Operator
-from gce.system.evidence import model_inputs
 from gce.training.loop import LoopConfig
 from gce.trajectory import Episode
 
@@ -69,6 +68,10 @@ class Recorded:
         self.states = torch.stack([states[: steps + 1] for states, _ in pairs])
         self.inputs = torch.stack([inputs[:steps] for _, inputs in pairs])
 
+    @classmethod
+    def of(cls, units: Units, episodes: Sequence[Episode]) -> Recorded:
+        return cls(episodes[0].graph, [units.recorded(episode) for episode in episodes])
+
     def __len__(self) -> int:
         return len(self.inputs)
 
@@ -96,11 +99,7 @@ class SystemData(Recorded):
     """As our models see a system; those on equal graphs are of one kind."""
 
     def __init__(self, model: Model, episodes: Sequence[Episode]) -> None:
-        graph, pairs = episodes[0].graph, []
-        for episode in episodes:
-            inputs = model_inputs(model, episode.actions, episode.exogenous, episode.graph)
-            seen = model.normalise(torch.as_tensor(episode.observations, dtype=torch.float32))
-            pairs.append((model.states(seen, inputs[..., : model.config.num_actions]), inputs))
+        graph, pairs = episodes[0].graph, [model.recorded(episode) for episode in episodes]
         # Forms without shared operators have one for each node, and no batch of systems.
         alike = model.features.batched and model.form.shared
         super().__init__(graph, pairs, fingerprint([graph]) if alike else None)
@@ -110,8 +109,7 @@ def fingerprint(parts: Iterable[Graph | np.ndarray | None]) -> str:
     """A digest of graphs and arrays, in order."""
     found = hashlib.sha256()
     for part in parts:
-        arrays = [getattr(part, field.name) for field in fields(part)] if isinstance(part, Graph) else [part]
-        for array in arrays:
+        for array in part.arrays().values() if isinstance(part, Graph) else [part]:
             if array is not None:
                 found.update(f"{array.dtype} {array.shape} ".encode())
                 found.update(np.ascontiguousarray(array).data)

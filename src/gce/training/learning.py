@@ -48,12 +48,15 @@ TURNS = 4
 class Trained:
     """A model, its error on what was kept for validation (mean NRMSE of whole episodes), and the seconds it took.
 
-    weights: what its Gibbs weights do there (`gce.system.weights`), where it has any.
+    iterations, cpu_seconds: how long it was trained, over all its stretches. weights: what its Gibbs weights do on what
+    was kept (`gce.system.weights`), where it has any.
     """
 
     model: Model
     validation_nrmse: float
     seconds: float
+    iterations: int = 0
+    cpu_seconds: float = 0.0
     weights: dict[str, float] | None = None
 
 
@@ -137,7 +140,7 @@ def train(
     if best is None and prior is not None:
         keep(prepared, error)
     trained = prepared.eval()
-    return Trained(trained, error, run.seconds, _weights(trained, kept))
+    return Trained(trained, error, run.seconds, run.iteration, run.spent, _weights(trained, kept))
 
 
 TrainingOf = Callable[[Model, Sequence[Recorded], Systems, TrainingConfig, Path], Training]

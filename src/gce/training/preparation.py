@@ -134,6 +134,7 @@ def config_for(data: Dataset, **overrides: Any) -> ModelConfig:
         "num_exogenous": 0 if first.exogenous is None else first.exogenous.shape[2],
         "num_relations": 1 + max(int(g.edge_type.max()) for g in graphs),
         "num_node_types": 1 + max(int(g.node_type.max()) for g in graphs),
+        "num_hyperedge_types": max(0 if (h := g.hyperedges) is None else 1 + int(h[2].max(initial=-1)) for g in graphs),
         "num_node_attributes": first.graph.node_attributes.shape[1],
         "num_edge_attributes": first.graph.edge_attributes.shape[1],
         "world": data.world,
@@ -180,6 +181,11 @@ def prepare(config: ModelConfig, data: Dataset, seed: int = 0) -> Model:
     """An untrained model in the units of a data set."""
     torch.manual_seed(seed)
     model = Model(config)
+    if config.num_hyperedge_types and not (model.features.hyper or model.form.hyper):
+        warn(
+            f"the {model.method} method leaves the hyperedges of the data out; method='structured' with the form "
+            "hom_mean_hyper learns from them"
+        )
     part = take_units(model, data, seed)
     with torch.no_grad():
         model.observation_mean[[velocity for _, velocity in config.kinematics]] = 0

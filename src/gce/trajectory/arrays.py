@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from gce.errors import InputError, said_of, table
 from gce.graphs.graph import Graph, edge_places
+from gce.graphs.hyperedges import memberships
 from gce.trajectory.episode import Episode, Limits, check_arrays
 
 
@@ -37,7 +39,7 @@ def episodes_from_arrays(
     numbers = _groups(groups, count, all(i is indices[0] or np.array_equal(i, indices[0]) for i in indices))
     described = list(zip(*per_episode.values(), strict=True))
     firsts = [numbers.index(g) for g in range(max(numbers) + 1)]
-    graphs = _graphs([described[k][:5] for k in firsts], [seen[k].shape[1] for k in firsts], firsts, undirected)
+    graphs = _graphs([described[k][:6] for k in firsts], [seen[k].shape[1] for k in firsts], firsts, undirected)
 
     on_edges = [np.zeros((len(a), a.shape[1], 0)) for a in acted]
     if edge_actions is not None:
@@ -90,6 +92,22 @@ def _by_receiver(
     return [np.pad(c, ((0, 0), (0, 0), (0, max(0, most - c.shape[2]))))[..., :most] for c in found]
 
 
+def each_hyperedges(hyperedges: Any, types: Any, count: int) -> list[np.ndarray] | None:
+    """The memberships in each episode, from hyperedges of all or of each; None where there are none."""
+    first = next((group for group in hyperedges or () if len(group)), None)
+    if first is None:
+        return None
+    every = np.ndim(first[0]) == 0
+    groups = [hyperedges] * count if every else hyperedges
+    kinds = [types] * count if every or types is None else types
+    if not len(groups) == len(kinds) == count:
+        raise InputError(
+            f"hyperedges are of {len(groups)} episodes, observations of {count}; give them for all or each"
+        )
+    found = [memberships(g, t) for g, t in zip(groups, kinds, strict=True)]
+    return [np.zeros((3, 0), np.int64) if one is None else one for one in found]
+
+
 def number_relations(
     edges: Sequence[np.ndarray], edge_types: Sequence[np.ndarray] | None, node_types: Sequence[np.ndarray]
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
@@ -126,7 +144,7 @@ def describe(dt: float, structure: dict[str, Any] | None, names: dict[str, Any],
 def _graphs(described: list[Any], sizes: list[int], firsts: list[int], undirected: bool) -> list[Graph]:
     """The graph of every system, with relation types that mean the same in all of them."""
     edges, edge_types, node_types, tables = [], [], [], []
-    for (index, edge_type, node_type, edge_table, _), nodes, k in zip(described, sizes, firsts, strict=True):
+    for (index, edge_type, node_type, edge_table, _, _), nodes, k in zip(described, sizes, firsts, strict=True):
         where = f"episode {k}: "
         index = _edge_index(index, nodes, where)
         twice = np.flatnonzero(index[0] != index[1]) if undirected else np.zeros(0, np.int64)
@@ -151,17 +169,17 @@ def _graphs(described: list[Any], sizes: list[int], firsts: list[int], undirecte
     graphs = []
     for g, k in enumerate(firsts):
         with said_of(f"episode {k}"):
-            graphs.append(
-                Graph.from_edges(
-                    sizes[g],
-                    edges[g].T,
-                    edge_type=relations[g],
-                    node_type=node_types[g],
-                    edge_attributes=tables[g],
-                    node_attributes=described[g][4],
-                    self_type=self_types[g],
-                )
+            graph = Graph.from_edges(
+                sizes[g],
+                edges[g].T,
+                edge_type=relations[g],
+                node_type=node_types[g],
+                edge_attributes=tables[g],
+                node_attributes=described[g][4],
+                self_type=self_types[g],
             )
+            members = described[g][5]
+            graphs.append(graph if members is None or not members.size else replace(graph, hyperedges=members))
     return graphs
 
 

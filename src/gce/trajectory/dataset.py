@@ -18,7 +18,7 @@ from gce.graphs.graph import Graph
 from gce.names import Shown, some
 from gce.trajectory.episode import Episode, Limits, Normalisation
 from gce.trajectory.reading import EXPECTED, Stored, open_file, read_metadata
-from gce.trajectory.storage import NO_SEED, TABLES, Flattener, Writer
+from gce.trajectory.storage import HYPEREDGES, NO_SEED, OF_EDGES, OF_NODES, TABLES, Flattener, Writer
 
 Arrays = dict[str, np.ndarray | Stored]
 
@@ -67,7 +67,7 @@ class Dataset(Shown, Sequence[Episode]):
         """
         rows: dict[str, list[np.ndarray]] = {}
         flat = Flattener(lambda name, more: rows.setdefault(name, []).append(more))
-        _add_all(flat, episodes, groups)
+        flat.add_all(episodes, groups)
         arrays = {name: np.concatenate(pieces) for name, pieces in rows.items()}
         return cls({**arrays, **flat.tables()}, dict(metadata or {}), np.arange(flat.num_episodes))
 
@@ -83,6 +83,8 @@ class Dataset(Shown, Sequence[Episode]):
         node_type: Any = None,
         edge_attributes: Any = None,
         node_attributes: Any = None,
+        hyperedges: Any = None,
+        hyperedge_type: Any = None,
         exogenous: Any = None,
         actuated: Any = None,
         action_bounds: tuple[Any, Any] | None = None,
@@ -108,6 +110,7 @@ class Dataset(Shown, Sequence[Episode]):
         edge_type, node_type: whole numbers from 0, meaning the same in all systems. Without edge types, edges are
             told apart by the node types they join.
         edge_attributes, node_attributes: [E, q] and [N, p].
+        hyperedges, hyperedge_type: the nodes of each relation among three or more, and the type of each, by default 0.
         actuated: numbers of the nodes that take an action, or a truth value a node; by default those whose action was
             ever other than 0.
         action_bounds: (lowest, highest), each a number, one an action coordinate or [N, a]; by default the lowest and
@@ -118,7 +121,7 @@ class Dataset(Shown, Sequence[Episode]):
         dt: seconds a step. observation_names, action_names: one a coordinate. structure: what a model should know, see
             the file format.
         """
-        from gce.trajectory.arrays import describe, episodes_from_arrays
+        from gce.trajectory.arrays import describe, each_hyperedges, episodes_from_arrays
 
         low, high = (None, None) if action_bounds is None else action_bounds
         episodes, numbers = episodes_from_arrays(
@@ -133,6 +136,7 @@ class Dataset(Shown, Sequence[Episode]):
                 "node_type": (node_type, 1),
                 "edge_attributes": (edge_attributes, 2),
                 "node_attributes": (node_attributes, 2),
+                "hyperedges": (each_hyperedges(hyperedges, hyperedge_type, len(observations)), 2),
                 "node_names": (node_names, 1),
                 "actuated": (actuated, 1),
                 "the lowest action": (low, 2),
@@ -152,7 +156,7 @@ class Dataset(Shown, Sequence[Episode]):
         """Write a file; `dtype` defaults to the precision the data has."""
         dtype = self._arrays["episodes/observations"].dtype if dtype is None else dtype
         with Writer(path, self.metadata, dtype) as writer:
-            _add_all(writer, self, [int(g) for g in self.groups])
+            writer.add_all(self, self.groups.tolist())
 
     def close(self) -> None:
         """Close the file behind the data set, if there is one."""
@@ -301,15 +305,18 @@ class Dataset(Shown, Sequence[Episode]):
             nodes = slice(*self._tables["groups/node_pointer"][g : g + 2])
             edges = slice(*self._tables["groups/edge_pointer"][g : g + 2])
             rows = self._arrays
-            self._graphs[g] = Graph(
-                edge_index=np.ascontiguousarray(np.asarray(rows["groups/edges"][edges]).T),
-                edge_type=np.asarray(rows["groups/edge_type"][edges]),
-                node_type=np.asarray(rows["groups/node_type"][nodes]),
-                node_attributes=np.asarray(rows["groups/node_attributes"][nodes]),
-                edge_attributes=np.asarray(rows["groups/edge_attributes"][edges]),
-                tied=np.asarray(rows["groups/tied"][nodes]) if "groups/tied" in rows else None,
-            )
+            parts = {**dict.fromkeys(OF_EDGES, edges), **dict.fromkeys(OF_NODES, nodes)}
+            arrays = {n: np.asarray(rows[f"groups/{n}"][part]) for n, part in parts.items() if f"groups/{n}" in rows}
+            ends = np.ascontiguousarray(np.asarray(rows["groups/edges"][edges]).T)
+            self._graphs[g] = Graph(ends, **arrays, hyperedges=self._hyperedges(g))
         return self._graphs[g]
+
+    def _hyperedges(self, g: int) -> np.ndarray | None:
+        if HYPEREDGES not in self._arrays:
+            return None
+        rows = np.asarray(self._arrays[HYPEREDGES][:]).astype(np.int64)
+        mine = rows[slice(*np.searchsorted(rows[:, 0], [g, g + 1])), 1:]
+        return np.ascontiguousarray(mine.T) if len(mine) else None
 
     def _parameters(self, g: int) -> dict[str, Any]:
         with border(f"groups/parameters of group {g}", "a JSON object"):
@@ -325,14 +332,3 @@ class Dataset(Shown, Sequence[Episode]):
 
 def _range(values: np.ndarray) -> str:
     return "-".join(map(str, np.unique([values.min(), values.max()]))) if len(values) else "0"
-
-
-def _add_all(flat: Flattener, episodes: Iterable[Episode], groups: Sequence[int] | None) -> None:
-    numbers: dict[int, int] = {}
-    for k, episode in enumerate(episodes):
-        if groups is not None and k >= len(groups):
-            raise InputError(f"there are more episodes than the {len(groups)} entries of groups; give one an episode")
-        group = k if groups is None else groups[k]
-        if group not in numbers:
-            numbers[group] = flat.add_group(episode.graph, episode.parameters, episode.limits)
-        flat.add_episode(numbers[group], episode.observations, episode.actions, episode.exogenous, episode.seed)

@@ -72,14 +72,15 @@ def check_graph(sizes: Sizes, g: Graph, whose: str) -> None:
     ):
         if found != expected:
             raise InputError(f"{whose} has {found} {what}, the model was made for {expected}")
+    of_hyperedges = getattr(sizes, "num_hyperedge_types", np.inf)  # baselines leave hyperedges out
     for what, found, known in (
         ("relation", int(g.edge_type.max()), sizes.num_relations),
         ("node", int(g.node_type.max()), sizes.num_node_types),
+        ("hyperedge", -1 if g.hyperedges is None else int(g.hyperedges[2].max(initial=-1)), of_hyperedges),
     ):
         if found >= known:
-            raise InputError(
-                f"{whose} has {what} type {found}, the model knows 0 to {known - 1}; train it on such data"
-            )
+            types = f"0 to {known - 1}" if known else "none"
+            raise InputError(f"{whose} has {what} type {found}, the model knows {types}; train it on such data")
 
 
 @dataclass(frozen=True, eq=False, repr=False)

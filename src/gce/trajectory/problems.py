@@ -11,10 +11,12 @@ import numpy as np
 
 from gce.errors import InputError
 from gce.files import as_bytes, border, parsed_json
+from gce.graphs.hyperedges import check
 from gce.trajectory.reading import EXPECTED, opened, pieces, structure_problems
 from gce.trajectory.storage import (
     BOUNDS,
     CHECKSUM,
+    HYPEREDGES,
     OPTIONAL_ROWS,
     ROWS,
     TABLES,
@@ -59,6 +61,12 @@ def content_problems(file: h5py.File, progress: Callable[[int], None] = lambda s
             f"groups/edges row {row} joins {edges[row, 0]} to {edges[row, 1]}, but group {group} has nodes 0 to "
             f"{nodes[group] - 1}"
         )
+    rows = file[HYPEREDGES][:] if HYPEREDGES in file else np.zeros((0, 4), np.int64)
+    for group in np.unique(rows[:, 0]):
+        try:
+            check(rows[rows[:, 0] == group, 1:].T, int(nodes[group]))
+        except InputError as error:
+            yield f"group {group}: {error}"
     if BOUNDS[0] in file:
         low, high = (file[name][:] for name in BOUNDS)
         for row in np.flatnonzero(~(low <= high).all(axis=1))[:10]:

@@ -25,6 +25,7 @@ from gce.trajectory.storage import (
     BOUNDS,
     CHECKSUM,
     FORMAT,
+    HYPEREDGES,
     METADATA_CHECKSUM,
     OPTIONAL_ROWS,
     ROWS,
@@ -37,7 +38,7 @@ Array = np.ndarray
 NAMES = (*ROWS, *OPTIONAL_ROWS, *TABLES)
 TEXTS = "groups/parameters"
 FLAT = {"groups/node_type", "groups/edge_type"}
-WHOLE = FLAT | {"groups/edges", "groups/tied"} | (TABLES.keys() - {TEXTS})
+WHOLE = FLAT | {"groups/edges", "groups/tied", HYPEREDGES} | (TABLES.keys() - {TEXTS})
 KINDS = {**dict.fromkeys(NAMES, "fiu"), **dict.fromkeys(WHOLE, "iu"), TEXTS: "OS"}
 KINDS |= dict.fromkeys(("episodes/observations", "episodes/actions", "episodes/exogenous"), "f")
 WORDS = {"fiu": "numbers", "iu": "whole numbers", "f": "floating-point numbers", "OS": "text"}
@@ -292,6 +293,15 @@ def _shape_problems(file: h5py.File) -> Iterator[str]:
     if file["groups/edges"].shape[1] != 2:
         yield f"groups/edges has {file['groups/edges'].shape[1]} columns, expected 2: sender, receiver"
         return
+    if HYPEREDGES in file:
+        rows, count = file[HYPEREDGES], len(file["groups/parameters"])
+        if rows.shape[1] != 4:
+            yield f"{HYPEREDGES} has {rows.shape[1]} columns, expected 4: group, hyperedge, node, type"
+            return
+        of_group = rows[:, 0]
+        if (np.diff(of_group) < 0).any() or (of_group < 0).any() or (of_group >= count).any():
+            yield f"{HYPEREDGES} must be ordered by group, and there are {count} groups"
+            return
     shapes = [file[name].shape[1:] if name in file else None for name in BOUNDS]
     if shapes != [None, None] and shapes != [file["episodes/actions"].shape[1:]] * 2:
         yield f"{BOUNDS[0]} and {BOUNDS[1]} must both be there, with as many columns as episodes/actions"

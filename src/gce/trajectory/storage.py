@@ -16,7 +16,7 @@ import errno
 import json
 import os
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ import numpy as np
 from gce.errors import InputError
 from gce.files import as_bytes, checksum, written
 from gce.graphs.graph import Graph
-from gce.trajectory.episode import Limits, check_arrays
+from gce.trajectory.episode import Episode, Limits, check_arrays
 
 Array = np.ndarray
 
@@ -43,7 +43,9 @@ ROWS = {
     "groups/edge_type": "whole number, one an edge",
     "groups/edge_attributes": "one row an edge",
 }
+HYPEREDGES = "groups/hyperedges"
 OPTIONAL_ROWS = {
+    HYPEREDGES: "one row a node of a hyperedge: group, hyperedge, node, type",
     "episodes/exogenous": "one row a step and node: known inputs",
     "groups/tied": "one row a node: an id for every coordinate; equal ids are one quantity",
     "groups/action_low": "one row a node: the lowest action, -inf without bound",
@@ -59,6 +61,8 @@ TABLES = {
     "groups/parameters": "JSON text, one a group: the physical parameters",
 }
 
+OF_NODES, OF_EDGES = ("node_type", "node_attributes", "tied"), ("edge_type", "edge_attributes")
+"""Arrays of a graph, beside its edges."""
 BOUNDS = ("groups/action_low", "groups/action_high")
 NO_SEED = -1
 BUFFER_BYTES = 1 << 22
@@ -98,12 +102,12 @@ class Flattener:
             text = json.dumps(parameters, sort_keys=True, allow_nan=False)
         except (TypeError, ValueError) as error:
             raise InputError(f"the parameters of group {len(self._graphs)} are not JSON values: {error}") from None
-        self._append("groups/node_type", graph.node_type)
-        self._append("groups/node_attributes", graph.node_attributes)
-        self._append("groups/edges", np.ascontiguousarray(graph.edge_index.T))
-        self._append("groups/edge_type", graph.edge_type)
-        self._append("groups/edge_attributes", graph.edge_attributes)
-        self._append("groups/tied", graph.tied)
+        rows = {"edges": np.ascontiguousarray(graph.edge_index.T), **vars(graph)}
+        for name in ("node_type", "node_attributes", "edges", *OF_EDGES, "tied"):
+            self._append(f"groups/{name}", rows[name])
+        if graph.hyperedges is not None:
+            of_group = np.full_like(graph.hyperedges[:1], len(self._graphs))
+            self._append(HYPEREDGES, np.concatenate([of_group, graph.hyperedges]).T)
         self._append("groups/action_low", None if limits is None else limits.low)
         self._append("groups/action_high", None if limits is None else limits.high)
         self._advance("groups/node_pointer", graph.num_nodes)
@@ -128,6 +132,19 @@ class Flattener:
         self._advance("episodes/action_pointer", actions.shape[0] * graph.num_nodes)
         self._groups.append(group)
         self._seeds.append(NO_SEED if seed is None else seed)
+
+    def add_all(self, episodes: Iterable[Episode], groups: Sequence[int] | None) -> None:
+        """Episodes and the systems they are of, by number; None: each is of its own."""
+        numbers: dict[int, int] = {}
+        for k, episode in enumerate(episodes):
+            if groups is not None and k >= len(groups):
+                raise InputError(
+                    f"there are more episodes than the {len(groups)} entries of groups; give one an episode"
+                )
+            group = k if groups is None else groups[k]
+            if group not in numbers:
+                numbers[group] = self.add_group(episode.graph, episode.parameters, episode.limits)
+            self.add_episode(numbers[group], episode.observations, episode.actions, episode.exogenous, episode.seed)
 
     def tables(self) -> dict[str, Array]:
         """The small arrays that find the rows again."""

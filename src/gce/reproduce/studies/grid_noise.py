@@ -25,7 +25,7 @@ from gce.planning.controller import Controller
 from gce.planning.observer import Filter
 from gce.progress import run_module
 from gce.reproduce.studies.lines import Lines, write_json
-from gce.reproduce.tasks import doing_nothing, followed, grid_oracle, oracle_plans, record_episode
+from gce.reproduce.tasks import doing_nothing, grid_oracle, oracle_plans, record_episode, told_of_grid
 from gce.system.system import System, adapt
 
 SEED = 9_000_000
@@ -34,7 +34,7 @@ CASES = [("observation", level) for level in LEVELS] + [("process", level) for l
 
 
 @dataclass
-class GridNoise:
+class NoisyGrids:
     """Control grids under noise; write one line a grid and noise, and a table."""
 
     grids: int = 24
@@ -62,10 +62,7 @@ class GridNoise:
         policies = {"oracle": oracle_plans(env, _oracle(grid), self.feedback), "nothing": doing_nothing(env)}
         for name, policy in policies.items():
             env.reset(seed=first + 999, options=options)
-            observations, actions = followed(env, policy, env.recipe.protocol.horizon)
-            goal = env.default_goal(env.graph.num_nodes)
-            error = env.extra_figures(observations, goal)["voltage_error"]
-            found[name] = {"error": error, "cost": env.run_cost(observations[1:], actions, goal)}
+            found[name] = told_of_grid(env, *env.run(policy, env.recipe.protocol.horizon, noisy=False))
         return found
 
     def _ours(self, env: PowerGrid, system: System) -> dict[str, Any]:
@@ -107,4 +104,4 @@ def _oracle(grid: int) -> LinearOracle:
 
 
 if __name__ == "__main__":
-    run_module(GridNoise)
+    run_module(NoisyGrids)

@@ -18,9 +18,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import multiprocessing
 import shutil
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import as_completed
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -28,10 +27,11 @@ from typing import Any
 import numpy as np
 
 from gce.envs import world_named
+from gce.envs.recording import excited
 from gce.errors import InputError
 from gce.metrics import nrmse
 from gce.model.files import load_model, shipped
-from gce.progress import progress, run_module
+from gce.progress import progress, run_module, workers
 from gce.reproduce.experiment import write_file
 from gce.reproduce.statistics import csv_text
 from gce.reproduce.studies.lines import write_json
@@ -79,14 +79,11 @@ class LongRollouts:
             raise InputError(f"cannot write {self.out}: {error.strerror}; give another folder with --out") from None
         files = {k: parts / f"{k}.json" for k in range(0, self.systems, self.batch)}
         missing = [k for k, file in files.items() if not file.is_file()]
-        context = multiprocessing.get_context("spawn")
-        with (
-            ProcessPoolExecutor(self.workers, mp_context=context) as pool,
-            progress(f"predicting {self.world}", len(files), "batches") as done,
-        ):
+        with workers(self.workers) as submit, progress(f"predicting {self.world}", len(files), "batches") as done:
             done(len(files) - len(missing))
-            for k, records in zip(missing, pool.map(self.predict_batch, missing), strict=True):
-                write_file(files[k], json.dumps(records), "--out")
+            waiting = {submit(self.predict_batch, k): files[k] for k in missing}
+            for future in as_completed(waiting):
+                write_file(waiting[future], json.dumps(future.result()), "--out")
                 done(1)
         records = [record for file in files.values() for record in json.loads(file.read_text())]
         result = self.summary(records)
@@ -112,8 +109,7 @@ class LongRollouts:
             for e in range(self.adapt + 1):
                 steps = self.steps if e == self.adapt else 100
                 drawn = int(np.random.SeedSequence([seed, e]).generate_state(1)[0])
-                env.reset(seed=drawn, options={"parameters": parameters})
-                paths.append(env.run(env.excitation(np.random.default_rng([drawn, 1]), steps), steps))
+                paths.append(excited(env, drawn, {"parameters": parameters}, steps=steps))
             *adapting, truth = paths  # far ahead the simulator itself may break down: the last need be no episode
             systems.append(adapt(model, [Episode(env.graph, o, a) for o, a in adapting], measure=False))
             truths.append(truth)

@@ -32,7 +32,7 @@ class Columns:
 
 
 @dataclass(frozen=True)
-class Recorded:
+class EpisodeArrays:
     """[T+1, nodes, coordinates], [T, nodes, actions], [T, nodes, inputs]; no inputs: None."""
 
     observations: np.ndarray
@@ -73,7 +73,7 @@ def node_labels(file: Path, problems: Problems) -> list[str] | None:
 
 def read_episode(
     file: Path, nodes: list[str], columns: Columns, actuated: np.ndarray | None, problems: Problems
-) -> Recorded | None:
+) -> EpisodeArrays | None:
     """An episode; None, with problems, where something is wrong with it.
 
     actuated: a truth value a node; None where nobody said. Nodes that take no action may leave their cells empty.
@@ -89,7 +89,7 @@ def read_episode(
 
 def _read_csv(
     file: Path, nodes: list[str], columns: Columns, actuated: np.ndarray | None, problems: Problems
-) -> Recorded | None:
+) -> EpisodeArrays | None:
     header = header_of(file, problems)
     wanted = (*columns.observations, *columns.actions, *columns.exogenous)
     if header is None:
@@ -114,7 +114,7 @@ def _read_csv(
             value = part[step, node, k]
             what = "the cell is empty or not a number (nan)" if np.isnan(value) else f"the value is {value}"
             problems.add(file, f"{what}; expected a finite number", table.rows[grid[step, node]], names[k])
-    return Recorded(observations, actions, exogenous if columns.exogenous else None)
+    return EpisodeArrays(observations, actions, exogenous if columns.exogenous else None)
 
 
 def _grid(table: Table, nodes: list[str], problems: Problems) -> np.ndarray | None:
@@ -197,7 +197,7 @@ def _chosen(named: list[str] | None, columns: list[str], word: str) -> list[str]
 
 def _read_npz(
     file: Path, nodes: list[str], columns: Columns, actuated: np.ndarray | None, problems: Problems
-) -> Recorded | None:
+) -> EpisodeArrays | None:
     arrays = _load(file, problems)
     if arrays is None:
         return None
@@ -221,7 +221,7 @@ def _read_npz(
             problems.add(file, f"{name} hold {value} at step {step}, node {node}, coordinate {k}; expected finite")
     if len(found) < 3:
         return None
-    return Recorded(found["observations"], found["actions"], found["exogenous"] if columns.exogenous else None)
+    return EpisodeArrays(found["observations"], found["actions"], found["exogenous"] if columns.exogenous else None)
 
 
 def _load(file: Path, problems: Problems) -> dict[str, np.ndarray] | None:

@@ -127,6 +127,7 @@ class _Contents:
         if relations:  # what is left of the names are self-edges nobody named
             named = [np.array([relations.index(n) if n in relations else 0 for n in of], np.int64) for of in labels]
         kinds, self_kinds = number_relations(edges, named, node_types)
+        of_hyperedges = sorted({kind for s in self.systems for kind in s.hyperedge_types}, key=natural)
         graphs = []
         for g, system in enumerate(self.systems):
             nameless = (edges[g][0] == edges[g][1]) & np.array([name == "" for name in labels[g]], bool)
@@ -139,6 +140,8 @@ class _Contents:
                     node_attributes=_table(system.node_attributes, len(system.nodes)),
                     edge_attributes=_table(system.edge_attributes, system.edges.shape[1])[rows[g]],
                     self_type=self_kinds[g],
+                    hyperedges=system.hyperedges,
+                    hyperedge_type=[of_hyperedges.index(kind) for kind in system.hyperedge_types],
                 )
             )
         return graphs

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from gce.graphs.hyperedges import FEWEST
 from gce.names import some
 from gce.trajectory.importing.episodes import Columns, node_labels
 from gce.trajectory.importing.tables import Problems, Settings, Table, read_table
@@ -38,6 +39,8 @@ class SystemTables:
     edges: np.ndarray
     relations: list[str]
     edge_attributes: ByName
+    hyperedges: list[list[int]]
+    hyperedge_types: list[str]
     nodes_file: Path
     edges_file: Path
 
@@ -91,6 +94,7 @@ def read_system(folder: Path, root: Path, name: str, settings: Settings, problem
     attributes, sides = _node_columns(table, problems)
     actuated = _actuated(table, nodes, settings, folder, problems)
     edges, relations, edge_attributes = _edges(edges_file, nodes, problems)
+    members, kinds = _hyperedges(_find(folder, root, "hyperedges.csv"), nodes, problems)
     return SystemTables(
         name=name,
         settings=settings,
@@ -104,6 +108,8 @@ def read_system(folder: Path, root: Path, name: str, settings: Settings, problem
         edges=edges,
         relations=relations,
         edge_attributes=edge_attributes,
+        hyperedges=list(members.values()),
+        hyperedge_types=list(kinds.values()),
         nodes_file=nodes_file,
         edges_file=edges_file,
     )
@@ -181,3 +187,30 @@ def _edges(file: Path, nodes: list[str], problems: Problems) -> tuple[np.ndarray
     for name, values in table.numbers.items():
         _check_finite(table, name, values, problems)
     return index.reshape(2, -1), table.text.get("relation", [""] * len(table)), table.numbers
+
+
+def _hyperedges(file: Path, nodes: list[str], problems: Problems) -> tuple[dict[str, list[int]], dict[str, str]]:
+    """(the nodes, the type) of each hyperedge by its name; none where there is no file."""
+    members: dict[str, list[int]] = {}
+    kinds: dict[str, str] = {}
+    table = read_table(file, problems, ["hyperedge", "node", "type"], []) if file.is_file() else None
+    if table is None:
+        return members, kinds
+    for name in ("hyperedge", "node"):
+        if name not in table.text:
+            problems.add(file, f"the column {name} is missing", 1)
+            return members, kinds
+    types = table.text.get("type", [""] * len(table))
+    for row, name, label, kind in zip(table.rows, table.text["hyperedge"], table.text["node"], types, strict=True):
+        if label not in nodes:
+            problems.add(file, f"there is no node {label!r}; the nodes are {some(nodes)}", row, "node")
+        elif nodes.index(label) in members.setdefault(name, []):
+            problems.add(file, f"hyperedge {name} has node {label} twice; name each of its nodes once", row, "node")
+        else:
+            members[name].append(nodes.index(label))
+        if kinds.setdefault(name, kind) != kind:
+            problems.add(file, f"hyperedge {name} is of type {kinds[name]!r} and {kind!r}; give it one", row, "type")
+    for name, found in members.items():
+        if len(found) < FEWEST:
+            problems.add(file, f"hyperedge {name} joins {len(found)} nodes, expected at least 3; two are an edge")
+    return members, kinds

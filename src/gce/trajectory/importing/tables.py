@@ -21,6 +21,7 @@ COLUMNS = 2000
 DELIMITERS = ",;\t"
 NAME = "system.toml"
 Bounds = tuple[float, float]
+Reader = Callable[[Any], Any]
 
 
 class Problems:
@@ -188,34 +189,23 @@ def read_settings(folder: Path, problems: Problems, shared: dict[str, Any] | Non
     return found
 
 
-def _positive(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-        raise ValueError("the seconds a step takes, such as 0.02")
-    return float(value)
+def _reader(fits: Callable[[Any], bool], expected: str, make: Callable[[Any], Any] = lambda value: value) -> Reader:
+    """Takes a value that fits; another is refused with what was expected."""
+
+    def read(value: Any) -> Any:
+        if not fits(value):
+            raise ValueError(expected)
+        return make(value)
+
+    return read
 
 
-def _names(value: Any) -> list[str]:
-    if not isinstance(value, list) or not all(isinstance(v, str) for v in value):
-        raise ValueError('a list of columns such as ["x", "v"]')
-    return value
+def _list_of(value: Any, *kinds: type) -> bool:
+    return isinstance(value, list) and all(type(part) in kinds for part in value)
 
 
-def _nodes(value: Any) -> list[str]:
-    if not isinstance(value, list) or not all(isinstance(v, str | int) and not isinstance(v, bool) for v in value):
-        raise ValueError("a list of nodes such as [0, 3]")
-    return [str(v) for v in value]
-
-
-def _switch(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise ValueError("true or false")
-    return value
-
-
-def _table(value: Any) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise ValueError("a table of entries")
-    return value
+_names = _reader(lambda value: _list_of(value, str), 'a list of columns such as ["x", "v"]')
+_table = _reader(lambda value: isinstance(value, dict), "a table of entries")
 
 
 def _structure(value: Any) -> dict[str, Any]:
@@ -240,14 +230,20 @@ def _bounds(value: Any) -> dict[str, Bounds]:
     return {name: (float(low), float(high)) for name, (low, high) in pairs.items()}
 
 
-READERS: dict[str, Callable[[Any], Any]] = {
-    "dt": _positive,
+READERS: dict[str, Reader] = {
+    "dt": _reader(
+        lambda value: type(value) in (int, float) and 0 < value < math.inf,
+        "the seconds a step takes, such as 0.02",
+        float,
+    ),
     "observations": _names,
     "actions": _names,
     "exogenous": _names,
     "structure": _structure,
-    "undirected": _switch,
-    "actuated": _nodes,
+    "undirected": _reader(lambda value: isinstance(value, bool), "true or false"),
+    "actuated": _reader(
+        lambda value: _list_of(value, str, int), "a list of nodes such as [0, 3]", lambda value: [str(v) for v in value]
+    ),
     "action_bounds": _bounds,
     "parameters": _table,
 }

@@ -27,7 +27,6 @@ from jaxtyping import Bool, Complex, Float, Int
 
 from gce import __version__
 from gce.control.problem import Problem
-from gce.dynamics.state import StateDynamics, state_class
 from gce.envs import GraphEnv
 from gce.errors import InputError
 from gce.files import border, parsed_json, read_npz, written
@@ -264,13 +263,8 @@ def step_spectrum(system: System, observation: Float[Array, "nodes d"]) -> Compl
     state = system.state(observation, opening=False)
     if state.numel() > LARGEST_STATE or system.model.features.planned_in_features:
         return np.zeros(0, np.complex128)
-    kind = state_class(system)
-    known = (kind if kind.whole else StateDynamics)(
-        system, np.ones((len(state), system.model.config.num_actions), bool)
-    )
-    x0, u = known.reduced(state), np.zeros((1, int(known.controls.sum())))
-    A = known.path(x0, known.rollout(x0, u), u).A[0]
-    return np.linalg.eigvals(A).astype(np.complex128)
+    A, _, _ = system.linearise(state[None], state.new_zeros(1, len(state), system.model.config.num_inputs))
+    return np.linalg.eigvals(A[0].double().cpu().numpy()).astype(np.complex128)
 
 
 def fit_by_episodes(
