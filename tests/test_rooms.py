@@ -38,7 +38,7 @@ MAY_IMPORT = {
     "planning": "control dynamics envs model system trajectory",
     "views": "__init__ control dynamics envs metrics model operators planning potentials system trajectory",
     "interop": "graphs model system training trajectory",
-    "baselines": "__init__ command control features graphs metrics model operators planning progress training "
+    "baselines": "__init__ cluster command control features graphs metrics model operators planning progress training "
     "trajectory",
     "reproduce": EVERYTHING - {"cli", "interop"},
     "cli": EVERYTHING,

@@ -25,6 +25,8 @@ _HOMES = {
     "Status": "gce.control.tracking",
     "System": "gce.system.system",
     "adapt": "gce.system.system",
+    "run": "gce.planning.running",
+    "Filter": "gce.planning.observer",
     "train": "gce.training.learning",
     "register": "gce.names",
     "plot": "gce.views.plot",

@@ -24,6 +24,7 @@ from gce.baselines.kpm import Kpm
 from gce.baselines.pcc import Pcc
 from gce.baselines.trainable import Schedule, Trainable, systems_of, training_of
 from gce.baselines.vae import Vae
+from gce.cluster.ranks import ranks
 from gce.errors import InputError
 from gce.files import border
 from gce.model.files import check_sizes, read_pair, write_pair
@@ -83,7 +84,7 @@ def train(
             run.resume()
             best = run.run(tell, seconds=seconds)
         about |= {"iterations": run.iteration, "cpu_seconds": run.spent, "validation_nrmse": best}
-    if folder is not None:
+    if folder is not None and ranks().first:
         save(baseline, folder, about)
     return baseline.eval()
 

@@ -16,6 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from gce.baselines.base import Adapted, Baseline, Selecting, adapt
+from gce.cluster.ranks import ALONE, Ranks, ranks
 from gce.graphs.graph import Graph
 from gce.graphs.topology import Topology
 from gce.training.batches import Recorded, digest
@@ -67,8 +68,10 @@ class WindowBatch:
     fit: Windows | None
 
 
-def draw_batch(systems: Sequence[Recorded], draw: Draw, horizon: int, rng: np.random.Generator) -> WindowBatch:
-    """Windows at random."""
+def draw_batch(
+    systems: Sequence[Recorded], draw: Draw, horizon: int, rng: np.random.Generator, ranks: Ranks = ALONE
+) -> WindowBatch:
+    """Windows at random; of a rank, those of its share of the systems."""
     chosen = [systems[k] for k in rng.integers(0, len(systems), draw.systems)]
     longest = min(system.steps for system in chosen)
     windows, fits = [], []
@@ -79,8 +82,9 @@ def draw_batch(systems: Sequence[Recorded], draw: Draw, horizon: int, rng: np.ra
         if kept:
             steps = min(draw.fit_steps, longest)
             fits.append(system.cut(order[:kept], draw.fit_episodes, steps, FRESH_SHARE, rng))
-    topology = Topology.of([system.graph for system in chosen])
-    return WindowBatch(topology, _join(windows), _join(fits) if fits else None)
+    mine = ranks.share(len(chosen))
+    topology = Topology.of([system.graph for system in chosen[mine]])
+    return WindowBatch(topology, _join(windows[mine]), _join(fits[mine]) if fits else None)
 
 
 def _join(parts: Sequence[tuple[Tensor, Tensor, Tensor]]) -> Windows:
@@ -190,8 +194,13 @@ def training_of(
 ) -> Training:
     """The training of a baseline on some systems; it is judged by others, or by other episodes."""
 
+    here = ranks()
+    mine = here.share(plan.draw.systems)
+
     def loss(horizon: int, rng: np.random.Generator, generator: torch.Generator) -> Tensor:
-        return model.loss(draw_batch(systems, plan.draw, horizon, rng), generator)
+        batch = draw_batch(systems, plan.draw, horizon, rng, here)
+        generator.manual_seed(generator.initial_seed() + here.rank)  # noise of its own
+        return model.loss(batch, generator) * ((mine.stop - mine.start) / plan.draw.systems)
 
     about, data = {"baseline": model.name, **asdict(model.config)}, digest(systems, validation)
     error = partial(prediction_error, partial(adapt, model), model, validation)

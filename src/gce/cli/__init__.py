@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import ExitStack
+from contextlib import ExitStack, redirect_stderr
 from functools import reduce
 from operator import getitem, or_
 from typing import Annotated, Any, get_args
@@ -17,6 +17,7 @@ from gce.cli.data import Data, with_worlds
 from gce.cli.learn import Adapt, Predict, Train
 from gce.cli.pages import Demo, Explore, Report
 from gce.cli.reproduce import Reproduce
+from gce.cluster import follower
 from gce.errors import InputError
 from gce.files import locked, unchecked, writable
 from gce.names import load_plugins, meant
@@ -69,11 +70,15 @@ def main(arguments: list[str] | None = None) -> None:
         config=(tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes),
     )
     asked = getattr(command, "command", command)
-    with in_words("gce", getattr(asked, "resumes", False)), ExitStack() as stack:
+    rank = follower()
+    name = "gce" if rank is None else f"gce, rank {rank}"
+    with in_words(name, getattr(asked, "resumes", False)), ExitStack() as stack:
         if getattr(asked, "unchecked", False):
             stack.enter_context(unchecked())
         out = getattr(asked, "out", None)
-        if out is not None and out.parent.is_dir():
+        if rank is not None:  # it writes nothing, and tells of its errors alone
+            stack.enter_context(redirect_stderr(stack.enter_context(open(os.devnull, "w"))))
+        elif out is not None and out.parent.is_dir() and getattr(asked, "ranks", 1) == 1:  # of ranks the first locks it
             with writable(out, "give another place with --out"):
                 stack.enter_context(locked(out))
         command.run()

@@ -73,6 +73,11 @@ def in_words(answer: Mapping[str, Any]) -> str:
         of = "the error of doing nothing" if voltage is None else "the voltage error at the start"
         left = f"{100 * (share if voltage is None else voltage):.3g}% of {of} is left after {answer['horizon']} steps"
         return f"{who}: {left}{'' if share < 1 or voltage is not None else ', so it did harm'}."
+    if "distance" in answer:
+        return (
+            f"After {answer['steps']} steps the system is {answer['distance']:.2g} standard deviations from the goal; "
+            f"it began {answer['start_distance']:.2g} away."
+        )
     told = (
         f"The plan should end {answer['predicted_distance']:.2g} standard deviations from the goal; without it the "
         f"system is {answer['start_distance']:.2g} away."

@@ -246,6 +246,21 @@ def write_plan(folder: Path, plan: Any, labels: Labels, answer: dict[str, Any], 
     _say(folder, "plan.csv, predicted.csv, control.json")
 
 
+def write_ran(folder: Path, ran: Any, labels: Labels, bounds: Any, answer: dict[str, Any]) -> None:
+    """What happened on a system of one's own, as a data set to learn from, and figures."""
+    from gce.trajectory import Limits, Writer
+
+    names = {f"{word}_names": list(getattr(labels, f"{word}s" if word != "exogenous" else word)) for word in WORDS}
+    with written_together(folder, OTHER) as place:
+        answer = _timed_apart(answer, place)
+        with Writer(place / "episodes.h5", names) as writer:
+            group = writer.add_group(ran.graph, {"nodes": list(labels.nodes)}, Limits(*bounds))
+            for episode in ran.episodes:
+                writer.add_episode(group, episode.observations, episode.actions, episode.exogenous)
+        (place / FIGURES).write_text(json.dumps(answer, indent=2) + "\n")
+    _say(folder, "episodes.h5, control.json")
+
+
 def _timed_apart(answer: dict[str, Any], place: Path) -> dict[str, Any]:
     """An answer without what differs between equal runs, which gets a file of its own; JSON has no infinity."""
     timings = {name: value for name, value in answer.items() if name.endswith("seconds")}

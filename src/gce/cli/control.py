@@ -81,6 +81,14 @@ class Control(Reads):
     """Steps of the plan; by default the world's, or as many as the goal's step."""
     feedback: Whole = None
     """Plan again after so many steps; by default the world's."""
+    realtime: bool = False
+    """Plan anew at every step, one turn of a plan each, prepared before the observation arrives."""
+    env: Word = None
+    """Own data, an adapted system: act on the Gymnasium or dm_control environment that module:factory makes."""
+    mapping: Place = None
+    """With --env: a TOML file that says which of its numbers are of which node: observations, actions, goal, keys."""
+    steps: Whole = None
+    """With --env: steps to act for; by default the horizon, and where more, the horizon moves along."""
     noise: float = 0.0
     """Noise on what is observed, as a share of the world's units; a Kalman filter estimates the state."""
     process_noise: float = 0.0
@@ -100,7 +108,8 @@ class Control(Reads):
     solver: str = "suitable"
     """Solver of the quadratic problem at each turn: riccati, condensed, matrix_free, suitable, or one of a plugin."""
     time_limit: Real = None
-    """Seconds that a plan may take; it then ends with the best actions found so far."""
+    """Seconds that a plan may take; it then ends with the best actions found so far. In real time: that a step may
+    take; one that would take longer goes on with the plan before."""
     model: Place = None
     """The folder of a model, which says its method; by default the one that comes with the package for the world."""
     method: Annotated[Method | None, optional("{published,structured,general}")] = None
@@ -116,8 +125,14 @@ class Control(Reads):
         from gce.envs import WORLDS
 
         torch.set_num_threads(1)
-        check_numbers(self, "adapt", "horizon", "feedback", "goal_step", "objects")
+        check_numbers(self, "adapt", "horizon", "feedback", "goal_step", "objects", "steps")
         self.costs()
+        if self.realtime and self.feedback not in (None, 1):
+            raise InputError(
+                f"--realtime plans anew at every step, --feedback is {self.feedback}; leave one of them out"
+            )
+        if self.env is None and (self.mapping is not None or self.steps is not None):
+            raise InputError("--mapping and --steps are of an environment; name it with --env module:factory")
         if self.case is not None and self.what not in WORLDS:
             raise InputError(f"--case is of the grid world; {self.what} says by itself which grid it is of")
         if self.what in WORLDS:
@@ -126,9 +141,11 @@ class Control(Reads):
         elif Path(self.what).suffix in (".h5", ".hdf5"):
             answer = self._recorded()
         elif Path(self.what).is_dir():
-            if self.noise or self.feedback is not None or self.model is not None:
+            alone = self.env is None and (self.feedback is not None or self.realtime)
+            if self.noise or alone or self.model is not None:
                 raise InputError(
-                    "an adapted system has its model, and no simulator: leave out --noise, --feedback, --model"
+                    "an adapted system has its model, and no simulator: leave out --noise, --model, and without --env "
+                    "--feedback and --realtime"
                 )
             own = own_of_folder(Path(self.what), self.start, self.episode)
             check_same(self.method, own.system.model.method, f"the system in {self.what}")
@@ -211,7 +228,7 @@ class Control(Reads):
 
     def _check_own(self, world: str) -> None:
         """What a simulator says by itself cannot be said otherwise."""
-        for name in ("limits", "actuated", "bounds", "start", "exogenous"):
+        for name in ("limits", "actuated", "bounds", "start", "exogenous", "env"):
             if getattr(self, name):
                 raise InputError(
                     f"--{name} is for systems of your own; {world} has that of its simulator: leave it out"
@@ -243,7 +260,7 @@ class Control(Reads):
         protocol = dataclasses.replace(
             protocol,
             horizon=M,
-            feedback=self.feedback or min(protocol.feedback, M),
+            feedback=1 if self.realtime else self.feedback or min(protocol.feedback, M),
         )
         options = {"parameters": parameters, "observation_noise": self.noise, "process_noise": self.process_noise}
         env.reset(seed=seed, options={**options, "goal": goal})
@@ -264,6 +281,7 @@ class Control(Reads):
                 tell=lambda turn, share: done(0),
                 solver=self.solver,
                 time_limit=self.time_limit,
+                mode=self.mode,
             )
             run = control(env, controller, protocol.feedback, done, observer)
         found = figures(env, run, recorded)
@@ -282,6 +300,10 @@ class Control(Reads):
         if self.out is not None:
             write_run(self.out, env, run, answer, details_of_run(env, run, system, adapted, self.settings()))
         return answer
+
+    @property
+    def mode(self) -> str:
+        return "realtime" if self.realtime else "settled"
 
     def costs(self) -> dict[str, Any]:
         """The costs that are asked for, by their names in `Problem`."""

@@ -110,6 +110,9 @@ class Train(Reads):
     """Share of the systems kept for validation or, of one or two systems, of their episodes."""
     threads: int = 1
     """Threads of PyTorch."""
+    ranks: int = 1
+    """Processes side by side on this machine, each with a share of the systems of an iteration; torchrun starts them
+    on several."""
     device: str = "cpu"
     """cpu, or cuda where there is one."""
 
@@ -118,6 +121,7 @@ class Train(Reads):
 
         from gce import __version__
         from gce.baselines.references import validation_beside, warning_of
+        from gce.cluster import ranks as side_by_side
         from gce.model.files import save_model
         from gce.training.learning import split_for_training, train
         from gce.training.preparation import by_time, settings_of, usual_method
@@ -135,7 +139,7 @@ class Train(Reads):
         registered(FORMS, self.form, "form")
         registered(POTENTIALS, self.potential, "potential")
         names = ("systems", "fit_episodes", "fit_steps", "rollouts")
-        check_numbers(self, "iterations", "features", "threads", "horizon", *names)
+        check_numbers(self, "iterations", "features", "threads", "horizon", "ranks", *names)
         given = {name: getattr(self, name) for name in ("schedule", "patience", "learning_rate", *names)}
         learned: dict[str, Any] = {"form": self.form, "potential": self.potential, "features": self.features}
         if self.bandwidth is not None:
@@ -164,6 +168,9 @@ class Train(Reads):
             "version": __version__,
         }
         torch.set_num_threads(self.threads)
+        if self.ranks > 1 and not side_by_side.started():
+            side_by_side.launch(self.ranks, sys.argv[1:])
+            return
         with Dataset.open(self.data) as data, progress(f"training {self.world}", *scale) as done:
             if (data.world or "own") != self.world:
                 raise InputError(
@@ -208,6 +215,8 @@ class Train(Reads):
                 model=model,
                 training={name: value for name, value in given.items() if value is not None},
             )
+            if not side_by_side.ranks().first:
+                return
             beside = validation_beside(trained.model, split_for_training(data, self.validation, self.seed)[0])
         about |= {
             "validation_nrmse": trained.validation_nrmse,

@@ -20,6 +20,7 @@ from gce.progress import TOLD, planning
 
 if TYPE_CHECKING:
     from gce.cli.control import Control
+    from gce.interop.environments import Environment
 
 NODE, STEP = "node", "step"
 SYSTEM_FILE = "system.json"
@@ -99,16 +100,18 @@ def plan_own(own: Own, asked: Control) -> dict[str, Any]:
     import numpy as np
 
     from gce import __version__
+    from gce.cli.acting import act, environment
     from gce.control.problem import Problem
     from gce.planning.controller import Controller, in_space_of
     from gce.views.report.details import details_of_plan
 
     model, labels = own.system.model, own.labels
-    goal = _goal(own, asked)
+    link = None if asked.env is None else environment(own, asked)
+    goal = _goal(own, asked, link)
     M = asked.horizon or (len(goal.values) if goal.values.ndim == 3 else asked.goal_step or own.steps)
     if goal.values.ndim == 3 and len(goal.values) != M:
         raise InputError(f"the goal is a path of {len(goal.values)} steps, the horizon {M}; leave --horizon out")
-    start = _start(own, asked)
+    start = _start(own, asked) if link is None else link.reset(asked.seed)
     low, high = _limits(own, asked)
     problem = Problem(
         horizon=M,
@@ -128,6 +131,8 @@ def plan_own(own: Own, asked: Control) -> dict[str, Any]:
             "observation to reach; give every coordinate of every node"
         )
     problem = in_space_of(model, problem, **asked.costs())
+    if link is not None:
+        return act(own, asked, link, problem, start)
     with planning(f"planning {M} steps") as tell:
         planner = Controller(
             own.system, problem, weights=asked.weights, tell=tell, solver=asked.solver, time_limit=asked.time_limit
@@ -168,9 +173,11 @@ def plan_own(own: Own, asked: Control) -> dict[str, Any]:
     return answer
 
 
-def _goal(own: Own, asked: Control) -> Goal:
+def _goal(own: Own, asked: Control, link: Environment | None = None) -> Goal:
     if asked.goal is not None:
         return read_goal(asked.goal, own.labels)
+    if link is not None and link.mapping.goal is not None:
+        return Goal(link.mapping.goal)
     if own.episode is None:
         raise InputError(
             "there is nothing to reach yet; give --goal with a file such as goal.csv: a header "

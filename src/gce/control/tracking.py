@@ -79,10 +79,14 @@ class DensePath:
         return self.A[t]
 
     def gram(self, E: Rows) -> Float[Array, "Mn Mn"]:
-        """sum_t Y_t'Y_t of the responses Y_t = d (E_t x_t) / du, which are never formed.
+        """sum_t Y_t'Y_t of the responses Y_t = d (E_t x_t) / du, which are never formed."""
+        return self.grams(E)[0]
+
+    def grams(self, E: Rows, start: bool = False) -> tuple[Float[Array, "Mn Mn"], Float[Array, "Mn s"]]:
+        """(sum_t Y_t'Y_t; sum_t Y_t'X_t where asked for); X_t = d (E_t x_t) / dx_0.
 
         What a state costs from then on is x'P x, P_t = E_t'E_t + A_{t+1}'P_{t+1} A_{t+1}; so the block of u_j and an
-        earlier u_k is B_j'P_j dx_{j+1} / du_k.
+        earlier u_k is B_j'P_j dx_{j+1} / du_k. x_0 is carried along as an earlier control is.
         """
         M, s, n = self.B.shape
         E = dense(E, M)
@@ -93,14 +97,17 @@ class DensePath:
                 square = E[t].T @ E[t]
             P = square + (self.A[t + 1].T @ (P @ self.A[t + 1]) if t < M - 1 else 0.0)
             weighed[t] = self.B[t].T @ P
-        carried, found = np.zeros((s, M * n)), np.zeros((M * n, M * n))
+        more = s if start else 0
+        carried, found = np.zeros((s, more + M * n)), np.zeros((M * n, more + M * n))
+        carried[:, :more] = np.eye(s, more)
         for t in range(M):
-            used = t * n
-            if t:
+            used = more + t * n
+            if used:
                 carried[:, :used] = self.A[t] @ carried[:, :used]
             carried[:, used : used + n] = self.B[t]
-            found[used : used + n, : used + n] = weighed[t] @ carried[:, : used + n]
-        return np.tril(found) + np.tril(found, -1).T
+            found[t * n : t * n + n, : used + n] = weighed[t] @ carried[:, : used + n]
+        H = found[:, more:]
+        return np.tril(H) + np.tril(H, -1).T, found[:, :more]
 
     def responses(self, E: Float[Array, "M m s"]) -> Float[Array, "M m M n"]:
         """d (E_t x_t) / d u_k: what every control does to every row from then on."""
@@ -273,6 +280,11 @@ class Status(StrEnum):
     NOT_FINITE = (
         "the model's prediction is not finite",
         "Shorten the horizon or narrow the bounds, and adapt to episodes that begin near this observation.",
+    )
+    SHIFTED = (
+        "shifted",
+        "The step would have missed its time limit, and the plan before went on: allow more time, shorten the horizon, "
+        "or install the extra `fast`.",
     )
     UNBOUNDED = "unbounded", "Give bounds of the actions, or an action cost above zero."
     NUMERICAL_TROUBLE = (

@@ -7,10 +7,16 @@ from gce.names import lazy
 if TYPE_CHECKING:
     from gce.planning.closed_loop import control
     from gce.planning.controller import Controller, Plan
+    from gce.planning.running import run
 
-__all__ = ["Controller", "Plan", "control"]
+__all__ = ["Controller", "Plan", "control", "run"]
 
 __getattr__, __dir__ = lazy(
     __name__,
-    {"Controller": "gce.planning.controller", "Plan": "gce.planning.controller", "control": "gce.planning.closed_loop"},
+    {
+        "Controller": "gce.planning.controller",
+        "Plan": "gce.planning.controller",
+        "control": "gce.planning.closed_loop",
+        "run": "gce.planning.running",
+    },
 )

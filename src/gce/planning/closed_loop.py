@@ -6,7 +6,6 @@ sum_{t=1..M} |W_t (x_t - x*)|^2 + |w * u_{t-1}|^2 under x' = A x + B u + c by Ri
 
 from __future__ import annotations
 
-import typing
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -18,15 +17,15 @@ from gce.control.problem import Problem, control_error
 from gce.control.solver import Gains, lqr
 from gce.control.tracking import DensePath, Status
 from gce.envs import GraphEnv, Protocol
-from gce.errors import InputError
 from gce.planning.controller import Plan, Planner
+from gce.planning.running import Observer, Ran, run
 
 Array = np.ndarray
 
 
 @dataclass(frozen=True)
 class Run:
-    """One controlled episode: true observations [M+1, nodes, d], actions [M, nodes, a], the goal, the plans and when.
+    """One controlled episode: true observations [M+1, nodes, d], actions [M, nodes, a], the goal, how planning went.
 
     seen: what the controller observed, the same as the true observations unless there is noise.
     """
@@ -35,13 +34,19 @@ class Run:
     seen: Float[Array, "M_plus_1 nodes d"]
     actions: Float[Array, "M nodes a"]
     goal: Float[Array, "nodes d"]
-    plans: list[Plan]
-    planned_at: list[int]
+    ran: Ran
+
+    @property
+    def plans(self) -> list[Plan]:
+        return self.ran.plans
+
+    @property
+    def planned_at(self) -> list[int]:
+        return self.ran.planned_at
 
     @property
     def status(self) -> Status:
-        """Solved, or what was wrong with the first plan that was not."""
-        return next((plan.status for plan in self.plans if not plan.status.ok), Status.SOLVED)
+        return self.ran.status
 
 
 def problem_for(env: GraphEnv, goal: Array, protocol: Protocol, **changes: Any) -> Problem:
@@ -65,16 +70,6 @@ def problem_for(env: GraphEnv, goal: Array, protocol: Protocol, **changes: Any) 
     )
 
 
-@typing.runtime_checkable
-class Observer(typing.Protocol):
-    """What estimates the true observation from noisy ones: a value, each step gives the next one."""
-
-    @property
-    def estimate(self) -> Float[Array, "nodes d"]: ...
-
-    def stepped(self, action: Float[Array, "nodes a"], observation: Float[Array, "nodes d"]) -> Observer: ...
-
-
 def control(
     env: GraphEnv,
     controller: Planner,
@@ -86,31 +81,15 @@ def control(
 
     observer: of the first observation; later plans then start from what it estimates, not from what is seen.
     """
-    if feedback < 1:
-        raise InputError(f"feedback is every {feedback} steps; plan again after at least one, or once for the horizon")
-    M = controller.problem.horizon
-    true, seen = [env._observation()], [env.observe()]
-    known, watching = [seen[0]], None if observer is None else observer(seen[0])
-    actions: list[Array] = []
-    plans: list[Plan] = []
-    planned_at: list[int] = []
-    for t in range(M):
-        if t % feedback == 0:
-            before = (known[-2], actions[-1]) if t else None
-            start = plans[-1].actions[t - planned_at[-1] :] if t else None
-            plans.append(controller.plan(known[-1], step=t, opening=t == 0, before=before, start=start))
-            planned_at.append(t)
-        action = plans[-1].actions[t - planned_at[-1]]
+    true, first = [env._observation()], env.observe()
+
+    def step(action: Array) -> Array:
         env._advance(action)
-        actions.append(action)
         true.append(env._observation())
-        seen.append(env.observe())
-        if watching is not None:
-            watching = watching.stepped(action, seen[-1])
-        known.append(seen[-1] if watching is None else watching.estimate)
-        progress(1)
-    goal = controller.problem.goals[-1]
-    return Run(np.stack(true), np.stack(seen), np.stack(actions), goal, plans, planned_at)
+        return env.observe()
+
+    ran = run(step, controller, first, feedback=feedback, observer=observer, progress=progress)
+    return Run(np.stack(true), np.stack(ran.observations), np.stack(ran.actions), controller.problem.goals[-1], ran)
 
 
 def figures(env: GraphEnv, run: Run, recorded: Float[Array, "steps nodes a"] | None = None) -> dict[str, Any]:
@@ -134,9 +113,11 @@ def figures(env: GraphEnv, run: Run, recorded: Float[Array, "steps nodes a"] | N
         "cost": env.run_cost(run.observations[1:], run.actions, run.goal),
         "predicted_cost": run.plans[0].cost,
         "status": run.status,
-        "plan_seconds": [plan.seconds for plan in run.plans],
-        "iterations": [plan.iterations for plan in run.plans],
+        "plan_seconds": run.ran.plan_seconds,
+        "iterations": run.ran.iterations,
     }
+    if len(run.plans) < len(run.ran.plan_seconds):  # in real time
+        found |= {"feedback_seconds": run.ran.feedback_seconds, "turns": dict(run.ran.statuses)}
     if recorded is not None and len(recorded) >= len(run.actions):
         found["replay"] = control_error(replayed(env, recorded[: len(run.actions)])[-1], run.goal)
     return found | env.extra_figures(run.observations, run.goal)

@@ -13,7 +13,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -34,6 +34,9 @@ from gce.names import Shown
 from gce.system import uncertainty as doubts
 from gce.system.system import System
 from gce.trajectory import Sizes
+
+if TYPE_CHECKING:
+    from gce.planning.realtime import Turn
 
 Array = np.ndarray
 
@@ -264,6 +267,7 @@ class Controller:
     without much gain it is given up. tell: called at each turn of a plan, to show that it works or to stop it.
     solver: of the quadratic problem at each turn, a name in `gce.control.solver.SOLVERS` or a `Solver` of your own.
     time_limit: seconds after which a plan ends, with the best actions found so far; None for no limit.
+    mode: whether `gce.run` settles each plan, or spends one turn a step (`begin`; the time limit is then of a step).
     """
 
     system: System
@@ -275,6 +279,7 @@ class Controller:
     tell: Tell = lambda turn, share: None
     solver: str | Solver = "suitable"
     time_limit: float | None = None
+    mode: str = "settled"
 
     def __post_init__(self) -> None:
         whole("iterations", self.iterations, 1)
@@ -293,9 +298,26 @@ class Controller:
         check_problem(p, n, c)
         if self.weights not in ("along", "frozen", None):
             raise InputError(f"weights are kept 'along' the plan or 'frozen', not {self.weights!r}")
+        if self.mode not in ("settled", "realtime"):
+            raise InputError(f"the mode is 'settled' or 'realtime', not {self.mode!r}")
         chosen_solver(self.solver)
         if self.system.model.features.planned_in_features and p.on != "features":
             raise InputError("this model plans in feature space, as the paper does; state the problem on='features'")
+
+    @property
+    def frozen(self) -> bool:
+        """Whether Gibbs weights stay as they are at the current state."""
+        return (self.weights or ("frozen" if self.system.model.features.planned_in_features else "along")) == "frozen"
+
+    def begin(self, observation: Float[Array, "nodes d"], plan: Plan | None = None) -> Turn:
+        """The first of the turns in real time: a whole plan, however long it takes, unless one is given."""
+        from gce.planning.realtime import Frame, Turn
+
+        if plan is None:
+            plan = replace(self, time_limit=None).plan(observation, opening=True)
+        frame = Frame.of(self)
+        u = plan.actions[:, self.problem.controls] / frame.scale
+        return Turn(frame, 0, plan.observations[0], True, None, u, None, plan.status, plan.seconds, plan.seconds)
 
     def plan(
         self,
@@ -315,8 +337,7 @@ class Controller:
         clock, until = time.process_time(), time.monotonic() + (self.time_limit or math.inf)
         p, model = self.problem, self.system.model
         exogenous = exogenous_after(p, step, model.exogenous_std)
-        usual = "frozen" if model.features.planned_in_features else "along"
-        frozen = (self.weights or usual) == "frozen"
+        frozen = self.frozen
         known = dynamics_of(self.system, p.controls, opening, exogenous, p.on, frozen)
         state = self.system.state(observation, opening, before)
         x0 = known.reduced(state)

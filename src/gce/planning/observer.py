@@ -87,12 +87,12 @@ class Filter:
     def stepped(
         self,
         action: Float[Array, "nodes a"],
-        observation: Float[Array, "nodes d"],
+        observation: Float[Array, "nodes d"] | None,
         exogenous: Float[Array, "nodes e"] | None = None,
     ) -> Filter:
-        """After one more step."""
+        """After one more step; None where nothing was measured."""
         model = self.dynamics.system.model
-        if observation.shape != self.estimate.shape or not np.isfinite(observation).all():
+        if observation is not None and (observation.shape != self.estimate.shape or not np.isfinite(observation).all()):
             raise InputError(
                 f"the observation has shape {observation.shape} or numbers that are not finite; expected finite ones "
                 f"of shape {self.estimate.shape}"
@@ -103,6 +103,8 @@ class Filter:
         now = replace(self.dynamics, exogenous=known)
         u = (action / model.action_std.cpu().double().numpy())[self.dynamics.controls]
         ahead = predict(self.belief, now, u, self.process)
+        if observation is None:
+            return replace(self, dynamics=self.dynamics.after_opening(), belief=ahead)
         found = correct(ahead, now, normalised(model, observation).reshape(-1), self.variance)
         return replace(
             self,

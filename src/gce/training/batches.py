@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -16,6 +16,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from gce.cluster.ranks import ALONE, WHOLE, Ranks, Share
 from gce.graphs.graph import Graph
 from gce.graphs.topology import Topology
 from gce.model.model import Model, Units, nodes_first
@@ -127,7 +128,7 @@ def digest(systems: Sequence[Recorded], validation: Sequence[Sequence[Episode]])
 class Batch:
     """Some systems joined: chunks to fit on and windows to predict, [systems, stretches, steps, nodes, ...].
 
-    Systems on equal graphs share the topology; others are one system, on the union of their graphs.
+    Systems on equal graphs share the topology; others are one system, on the union of their graphs. share: of a rank.
     """
 
     topology: Topology
@@ -137,10 +138,17 @@ class Batch:
     states: Tensor
     inputs: Tensor
     fresh: Tensor
+    share: Share = field(default=WHOLE, kw_only=True)
 
 
-def draw_batch(systems: Sequence[Recorded], config: TrainingConfig, horizon: int, rng: np.random.Generator) -> Batch:
-    """Chunks and windows at random; episodes that are fitted on are not predicted."""
+def draw_batch(
+    systems: Sequence[Recorded],
+    config: TrainingConfig,
+    horizon: int,
+    rng: np.random.Generator,
+    ranks: Ranks = ALONE,
+) -> Batch:
+    """Chunks and windows at random; episodes that are fitted on are not predicted. All is drawn, and a share kept."""
     chosen = [systems[k] for k in rng.integers(0, len(systems), config.systems)]
     alike = [system for system in systems if system.kind is not None and system.kind == chosen[0].kind]
     shared = len(alike) >= config.systems
@@ -155,16 +163,22 @@ def draw_batch(systems: Sequence[Recorded], config: TrainingConfig, horizon: int
         count = min(config.fit_episodes, len(system) - 1)
         fitted = system.cut(order[:count], config.fit_episodes, fit_steps, fit_fresh, rng)
         pieces.append((*fitted, *system.cut(order[count:], config.rollouts, horizon, config.fresh_share, rng)))
-    columns = list(zip(*pieces, strict=True))
+    mine = ranks.share(len(chosen))
+    columns = list(zip(*pieces[mine], strict=True))
+    part = (mine.stop - mine.start) / len(chosen)
     if shared:
-        return Batch(chosen[0].topology, *(torch.stack(parts) for parts in columns))
-    union = Topology.of([system.graph for system in chosen])
-    return Batch(union, *(torch.cat(parts, dim=2)[None] for parts in columns))
+        share = Share(ranks, part, 0, mine.start, len(chosen))
+        return Batch(chosen[0].topology, *(torch.stack(parts) for parts in columns), share=share)
+    nodes = [system.graph.num_nodes for system in chosen]
+    share = Share(ranks, part, -2, sum(nodes[: mine.start]), sum(nodes))
+    union = Topology.of([system.graph for system in chosen[mine]])
+    return Batch(union, *(torch.cat(parts, dim=2)[None] for parts in columns), share=share)
 
 
 def loss_of(model: Model, batch: Batch, config: TrainingConfig, generator: torch.Generator) -> Tensor:
     """The prediction error of the windows, root mean square over nodes and coordinates, mean over steps and windows.
 
+    Of a share of a batch, its part of that: parts add up.
     Without `free_running`, the share of their effects that single steps leave unexplained.
     Where a decoder finds the observation, what it loses of those fitted on is added.
     """
@@ -173,8 +187,8 @@ def loss_of(model: Model, batch: Batch, config: TrainingConfig, generator: torch
     if torch.rand((), generator=generator) < config.noise_share:
         level = config.noise * torch.rand((), generator=generator)
         # Adaptation smooths noise away for the most part, so the fit sees less of it than the first observation.
-        fit_states = fit_states + 0.3 * level * _observation_noise(fit_states, d, generator)
-        start = start + level * _observation_noise(start, d, generator)
+        fit_states = fit_states + 0.3 * level * _observation_noise(fit_states, d, generator, batch.share)
+        start = start + level * _observation_noise(start, d, generator, batch.share)
     here, there = fit_states[:, :, :-1], fit_states[:, :, 1:]
     if model.num_needed(model.config.reproject) == model.features.num_effects:  # the next features need not be known
         psi = model.features(here, topology)
@@ -186,16 +200,16 @@ def loss_of(model: Model, batch: Batch, config: TrainingConfig, generator: torch
     X = model.regressors(psi, batch.fit_inputs, topology, batch.fit_fresh)
     operators = model.fit_all(X, Y, here, topology)
     if not config.free_running:
-        return _unexplained(model, operators, batch)
+        return batch.share.part * _unexplained(model, operators, batch)
     step, first = Stepper(model, operators, topology), model.features(start, topology)
     if config.forward:
-        return _in_features(model, step, first, batch, config)
+        return batch.share.part * _in_features(model, step, first, batch, config)
     predicted = rollout(step, first, batch.inputs, batch.fresh)
     forward = miss(predicted[..., :d], batch.states[:, :, 1:, :, :d], topology)
     if model.features.selects or model.features.planned_in_features:
-        return forward
+        return batch.share.part * forward
     lost = (model.decoded(psi, topology) - batch.fit_states[:, :, :-1, :, :d]).square()
-    return forward + _root_mean_square(lost, topology)
+    return batch.share.part * (forward + _root_mean_square(lost, topology))
 
 
 def _in_features(model: Model, step: Stepper, first: Tensor, batch: Batch, config: TrainingConfig) -> Tensor:
@@ -205,7 +219,7 @@ def _in_features(model: Model, step: Stepper, first: Tensor, batch: Batch, confi
     predicted, phi = model.decoded(psi, topology), model.features.future_phi(later, topology)
     gap = psi[..., model.config.num_state :] - phi
     if config.relative:
-        gap = gap / phi.detach().flatten(0, -2).std(0).clamp_min(1e-3)
+        gap = gap / batch.share.spread(phi.detach().flatten(0, -2)).clamp_min(1e-3)
     forward = _root_mean_square(gap.square().clamp(max=1e4), topology)
     return miss(predicted, later[..., :d], topology) + config.forward * forward
 
@@ -223,7 +237,13 @@ def _unexplained(model: Model, operators: Sequence[Operator], batch: Batch) -> T
         true.split(topology.splits),
         strict=True,
     )
-    return torch.stack([miss.square().sum() / effect.square().sum() for miss, effect in parts]).mean()
+    share = batch.share
+    together = share.ranks.count > 1 and share.dim == 0  # of systems on equal graphs, all effects are the unit
+
+    def unit(effect: Tensor) -> Tensor:
+        return share.part * share.ranks.total(effect.square().sum()) if together else effect.square().sum()
+
+    return torch.stack([miss.square().sum() / unit(effect) for miss, effect in parts]).mean()
 
 
 def miss(
@@ -239,7 +259,7 @@ def _root_mean_square(squares: Float[Tensor, "*batch nodes d"], topology: Topolo
     return (by_system + 1e-6).sqrt().mean()
 
 
-def _observation_noise(states: Tensor, coordinates: int, generator: torch.Generator) -> Tensor:
+def _observation_noise(states: Tensor, coordinates: int, generator: torch.Generator, share: Share) -> Tensor:
     noise = torch.zeros_like(states)
-    noise[..., :coordinates] = torch.randn(noise[..., :coordinates].shape, generator=generator)
+    noise[..., :coordinates] = share.normal(noise[..., :coordinates].shape, generator)
     return noise

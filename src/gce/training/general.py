@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from gce.cluster.ranks import ALONE, Ranks, Share, ranks
 from gce.features.general import LATENTS
 from gce.graphs.topology import Topology
 from gce.model.hierarchy import Hierarchy, learner
@@ -49,12 +50,12 @@ class Learning(nn.Module):
         self.register_buffer("seen", torch.tensor(0.0))
 
     @torch.no_grad()
-    def remember(self, grams: Sequence[Tensor]) -> None:
-        """The mean Gram matrix follows those of some systems."""
+    def remember(self, grams: Sequence[Tensor], share: Share) -> None:
+        """The mean Gram matrix follows those of some systems, of all ranks."""
         self.seen += 1
-        share = max(FORGET, 1 / float(self.seen))
         gram = learner(self.model).gram
-        gram.lerp_(torch.stack(list(grams)).mean(0).to(gram.dtype), share)
+        mean = share.ranks.total(share.part * torch.stack(list(grams)).mean(0))
+        gram.lerp_(mean.to(gram.dtype), max(FORGET, 1 / float(self.seen)))
 
     @torch.no_grad()
     def keep(self) -> None:
@@ -80,7 +81,7 @@ def training_of_general(
     config = replace(config, rollouts=windows, fit_steps=fit_steps)
 
     def loss(horizon: int, rng: np.random.Generator, generator: torch.Generator) -> Tensor:
-        return loss_of(learning, systems, config, horizon, rng, generator)
+        return loss_of(learning, systems, config, horizon, rng, generator, ranks())
 
     def error() -> float:
         learning.keep()
@@ -96,8 +97,9 @@ def loss_of(
     horizon: int,
     rng: np.random.Generator,
     generator: torch.Generator,
+    ranks: Ranks = ALONE,
 ) -> Tensor:
-    """Of some systems: the last horizon of a training is the one with shifts."""
+    """Of some systems: the last horizon of a training is the one with shifts. A rank's part: parts add up."""
     model, features = learning.model, learner(learning.model)
     looped = horizon >= config.horizons[-1]
     watched = looped or rng.random() < WATCHED
@@ -113,6 +115,10 @@ def loss_of(
         rolled.append(turn(*some[:2]))
         if watched:
             fitted.append(turn(*one.cut(order[:used], config.fit_steps, 1, 0.0, rng)[:2]))
+    nodes, mine = [one.graph.num_nodes for one in chosen], ranks.share(len(chosen))
+    share = Share(ranks, (mine.stop - mine.start) / len(nodes), 0, sum(nodes[: mine.start]), sum(nodes))
+    alone = (rng.random(len(nodes)) < config.plain)[mine]
+    names, chosen, rolled, fitted = names[mine], chosen[mine], rolled[mine], fitted[mine]
     topology = Topology.of([one.graph for one in chosen])
     wires, sizes = features.wires(topology), torch.tensor(topology.splits)
     theta = learning.theta[torch.as_tensor(names)]
@@ -128,21 +134,20 @@ def loss_of(
             )
         )
         with torch.set_grad_enabled(looped):
-            alone = rng.random(len(chosen)) < config.plain
-            with_shift = shifted(learning, x, after, inputs, latent, topology, alone)
+            with_shift = shifted(learning, x, after, inputs, latent, topology, alone, share)
         M = with_shift if looped else M
     x = torch.cat([s.movedim(2, 0) for s, _ in rolled])  # [nodes, windows, steps + 1, c]
     inputs = torch.cat([a.movedim(2, 0) for _, a in rolled])
     under = Hierarchy(model, topology, wires, M, latent)
     motion, d = features.motion, model.config.num_observations
     q = features.inward(x)
-    noise = config.noise * torch.randn(q[:, :, 0, :d].shape, generator=generator).to(q.device)
+    noise = config.noise * share.normal(q[:, :, 0, :d].shape, generator).to(q.device)
     now = torch.cat([motion.kept_to(q[:, :, 0, :d] + noise), q[:, :, 0, d:]], -1)
-    total: Tensor | float = DRAWN * theta.square().mean()
+    total: Tensor | float = DRAWN * share.part * theta.square().mean()
     for t in range(steps):
         now = under.move(now, inputs[:, :, t])
         off = ((now - q[:, :, t + 1])[..., :d] / motion.step).clamp(-LARGEST_MISS, LARGEST_MISS)
-        total = total + off.square().mean() / steps
+        total = total + off.square().mean() * (len(off) / share.whole) / steps
     assert isinstance(total, Tensor)
     return total
 
@@ -175,7 +180,14 @@ def turn_at_random(model: Model, rng: np.random.Generator) -> Callable[[Tensor, 
 
 
 def shifted(
-    learning: Learning, x: Tensor, after: Tensor, inputs: Tensor, latent: Tensor, topology: Topology, plain: np.ndarray
+    learning: Learning,
+    x: Tensor,
+    after: Tensor,
+    inputs: Tensor,
+    latent: Tensor,
+    topology: Topology,
+    plain: np.ndarray,
+    share: Share,
 ) -> list[Tensor]:
     """V + C of each system, V alone where `plain`; the mean Gram matrix follows."""
     features, d = learner(learning.model), learning.model.config.num_observations
@@ -188,5 +200,5 @@ def shifted(
         gram = h.T @ h / len(h)
         grams.append(gram.detach())
         found.append(V if alone else V + shift(gram, h.T @ left / len(h), features.gram, kappa).to(V.dtype))
-    learning.remember(grams)
+    learning.remember(grams, share)
     return found

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gce.cluster.ranks import ranks
 from gce.errors import InputError, of_kind, undoubted
 from gce.graphs.topology import Topology
 from gce.metrics import nrmse
@@ -137,7 +138,7 @@ def train(
     if prior is not None:
         remember(prepared, prior, list(_by_system(rest)))
         error = validation_error(prepared, kept)
-    if best is None and prior is not None:
+    if best is None and prior is not None and run.ranks.first:
         keep(prepared, error)
     trained = prepared.eval()
     return Trained(trained, error, run.seconds, run.iteration, run.spent, _weights(trained, kept))
@@ -152,7 +153,7 @@ def training_of(
     """The training of a model on some systems; it is judged by others, or by other episodes."""
 
     def loss(horizon: int, rng: np.random.Generator, generator: torch.Generator) -> Tensor:
-        return loss_of(model, draw_batch(systems, config, horizon, rng), config, generator)
+        return loss_of(model, draw_batch(systems, config, horizon, rng, ranks()), config, generator)
 
     about, data = model.config.described(), digest(systems, validation)
     return Training(model, loss, lambda: validation_error(model, validation), config, folder, about, data)

@@ -26,6 +26,7 @@ from safetensors import safe_open
 from safetensors.torch import load, save
 from torch import Tensor, nn
 
+from gce.cluster.ranks import Ranks, ranks
 from gce.errors import InputError, real, warn, whole
 from gce.files import (
     ARRAY_BYTES,
@@ -98,12 +99,20 @@ def horizon_at(config: LoopConfig, iteration: int, share: float | None = None) -
     return config.horizons[min(count - 1, by_iteration if share is None else int(share * count))]
 
 
-def descend(optimiser: torch.optim.Optimizer, loss: Tensor, parameters: Sequence[nn.Parameter], clip: float) -> None:
-    """One step along the gradient, clipped; none where it is not finite."""
+def descend(
+    optimiser: torch.optim.Optimizer,
+    loss: Tensor,
+    parameters: Sequence[nn.Parameter],
+    clip: float,
+    ranks: Ranks | None = None,
+) -> Tensor:
+    """One step along the gradient, clipped; none where it is not finite. Gives the loss, of all ranks together."""
     optimiser.zero_grad()
     loss.backward()
+    loss = loss if ranks is None else ranks.add_gradients(parameters, loss)
     if torch.isfinite(nn.utils.clip_grad_norm_(parameters, clip)):
         optimiser.step()
+    return loss
 
 
 @dataclass(frozen=True)
@@ -120,7 +129,8 @@ class Progress:
 class Training:
     """A training that can stop at any iteration and go on from its folder, bit for bit.
 
-    loss: of a horizon and what an iteration draws from; error: of the model on what is kept for validation.
+    loss: of a horizon and what an iteration draws from, a rank's part of it; error: of the model on what is kept for
+        validation.
     settings: of the model, JSON values; data: a digest of all that is trained and validated on.
     The folder holds checkpoint.safetensors (the newest state) and log.jsonl.
     """
@@ -139,6 +149,7 @@ class Training:
         limits = {"minutes": config.minutes if math.isfinite(config.minutes) else None}
         same = {"training": {**dataclasses.asdict(config), **limits}, "config": settings, "data": data}
         self._same: dict[str, Any] = json.loads(json.dumps(same))
+        self.ranks = ranks()
         self.optimiser = torch.optim.Adam(model.parameters(), lr=config.learning_rate)
         self.iteration, self.best, self.stale, self.seconds, self.spent = 0, math.inf, 0, 0.0, 0.0
         self.best_state = self._weights()
@@ -151,30 +162,32 @@ class Training:
         """Train to the end, to an iteration, or until the seconds are spent; returns the best validation error."""
         c = self.config
         stop = c.iterations if until is None else min(until, c.iterations)
-        clock, cpu = time.monotonic(), time.process_time()
+        alike = {"data": self._same["data"], "checkpoint": str(self.iteration)}
+        self.ranks.check_alike(**alike, settings=json.dumps(self._same, sort_keys=True))
+        self._since = time.monotonic(), time.process_time()
         with stops_between() as asked:
             while self.iteration < stop and self.seconds < seconds and not (c.patience and self.stale >= c.patience):
                 if self.spent >= 60 * c.minutes:
                     break
                 before, loss = self.share, self._iterate()
                 self.iteration += 1
-                self.spent, cpu = self.spent + time.process_time() - cpu, time.process_time()
-                last = self.iteration == c.iterations or self.seconds + time.monotonic() - clock >= seconds
+                self._take_time()
+                last = self.iteration == c.iterations or self.seconds >= seconds
                 due = last or self.spent >= 60 * c.minutes
                 if before is None:
                     due = due or self.iteration % c.validate_every == 0
                 else:
                     due = due or any(before < part <= (self.share or 0.0) for part in c.parts)
                 validation = self._validate() if due else None
-                self.seconds, clock = self.seconds + time.monotonic() - clock, time.monotonic()
-                self.spent, cpu = self.spent + time.process_time() - cpu, time.process_time()
+                self._take_time()
                 tell(Progress(self.iteration, loss, validation, self.seconds, self.spent))
                 if validation is not None or self.iteration % LOG_EVERY == 0:
                     self._log(loss, validation)
                 due = validation is not None or self.iteration % c.checkpoint_every == 0 or self.iteration == stop
-                if due or asked():
+                (halted,) = self.ranks.of_first(asked())
+                if due or halted:
                     self.save()
-                if asked():
+                if halted:
                     raise KeyboardInterrupt
         if self.iteration >= c.iterations or until is None:
             self.model.load_state_dict(self.best_state)
@@ -188,6 +201,12 @@ class Training:
             max(self.spent / (60 * self.config.minutes), self.iteration / self.config.iterations) if limited else None
         )
 
+    def _take_time(self) -> None:
+        before, self._since = self._since, (time.monotonic(), time.process_time())
+        self.seconds, self.spent = self.ranks.of_first(
+            self.seconds + self._since[0] - before[0], self.spent + self._since[1] - before[1]
+        )
+
     def _weights(self) -> dict[str, Tensor]:
         return {name: value.clone() for name, value in self.model.state_dict().items()}
 
@@ -198,19 +217,21 @@ class Training:
         for group in self.optimiser.param_groups:
             group["lr"] = learning_rate(c, self.iteration, self.share)
         loss = self.loss(horizon_at(c, self.iteration, self.share), rng, generator)
-        descend(self.optimiser, loss, list(self.model.parameters()), c.clip)
-        return float(loss.detach())
+        return float(descend(self.optimiser, loss, list(self.model.parameters()), c.clip, self.ranks).detach())
 
     def _validate(self) -> float:
-        error = self.error()
+        (error,) = self.ranks.of_first(self.error())
         if error < self.best:
             self.best, self.stale, self.best_state = error, 0, self._weights()
-            self.improved()
+            if self.ranks.first:
+                self.improved()
         else:
             self.stale += 1
         return error
 
     def _log(self, loss: float, validation: float | None) -> None:
+        if not self.ranks.first:
+            return
         known = loss if math.isfinite(loss) else None  # JSON has no word for what is not finite
         line = {"iteration": self.iteration, "loss": known, "validation": validation, "seconds": self.seconds}
         with writable(self.folder / "log.jsonl", "give another folder"), (self.folder / "log.jsonl").open("a") as log:
@@ -219,6 +240,8 @@ class Training:
     # ---- going on ----
 
     def save(self) -> None:
+        if not self.ranks.first:
+            return
         tensors = {f"model.{k}": v for k, v in self.model.state_dict().items()}
         tensors |= {f"best.{k}": v for k, v in self.best_state.items()}
         for index, state in self.optimiser.state_dict()["state"].items():
@@ -307,9 +330,12 @@ def stops_between() -> Iterator[Callable[[], bool]]:
 
 @contextmanager
 def place_for(folder: Path | str | None) -> Iterator[Path]:
-    """The folder of a training, made; None for one that is gone afterwards."""
+    """The folder of a training, made, if this is its first rank; None for one that is gone afterwards."""
     with tempfile.TemporaryDirectory() as nowhere:
         place = Path(nowhere if folder is None else folder)
+        if not ranks().first:
+            yield place
+            return
         with writable(place, "give another folder"):
             place.mkdir(parents=True, exist_ok=True)
             with locked(place / "training"):

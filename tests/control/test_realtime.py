@@ -1,0 +1,75 @@
+"""One turn a step: what is prepared waits for the state, and gives what a whole solve from it gives."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from gce.control.realtime import advance, condense, later, prepared
+from gce.control.settle import Task
+from gce.control.solver import Suitable
+from gce.control.tracking import DensePath, Limits, Status
+from plans import Linear, random_path, random_problem
+
+
+def task_of(seed, bound=0.4, rate=None):
+    rng, (M, s, n) = np.random.default_rng(seed), (6, 4, 2)
+    limits = Limits(np.full((M, n), -bound), np.full((M, n), bound), rate, None if rate is None else np.zeros(n))
+    return Task(rng.standard_normal((M, s)), rng.uniform(0.5, 1, (M, s)), rng.uniform(0.1, 1, (M, n)), limits)
+
+
+@pytest.mark.parametrize("rate", [None, np.array([0.1, 0.2])], ids=["box", "rate"])
+@pytest.mark.parametrize("bound", [0.2, np.inf])
+def test_feedback_is_the_whole_solve_from_the_measured_state(bound, rate):
+    path, task = random_path(0), task_of(1, bound, rate)
+    dynamics, u = Linear(path), np.zeros((6, 2))
+    now = prepared(dynamics, task, path.x0, dynamics.rollout(path.x0, u), u)
+    assert (now.condensed is None) == (rate is not None)
+    measured = path.x0 + 0.3
+    found, status = now.feedback(measured, Suitable())
+    whole = task.along(dynamics, measured, dynamics.rollout(measured, u), u)
+    expected, _ = Suitable().solve(whole, u)
+    assert status is Status.SOLVED
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+def test_the_start_moves_the_gradient_as_condensed():
+    problem = random_problem(3)
+    H, g, G = condense(problem)
+    for way in np.eye(4):
+        there = replace(problem, path=replace(problem.path, x0=problem.path.x0 + way))
+        at = there.gradient(np.zeros_like(problem.w)).reshape(-1) / 2
+        np.testing.assert_allclose(g + G @ way, at, atol=1e-10)
+    np.testing.assert_allclose(H, problem.path.gram(problem.E) + np.diag(np.square(problem.w).reshape(-1)))
+
+
+class Bent(Linear):
+    """Linear dynamics with a kink that a linearisation does not see."""
+
+    def rollout(self, x0, u):
+        x = super().rollout(x0, u)
+        return x + 50 * np.maximum(np.abs(u).max(-1, keepdims=True) - 0.1, 0)
+
+
+def test_a_step_that_makes_the_plan_dearer_is_kept_in_part_and_trusted_less():
+    path, task, u = random_path(0), task_of(1), np.zeros((6, 2))
+    for kind, trusted in ((Linear, True), (Bent, False)):
+        dynamics = kind(path)
+        now = prepared(dynamics, task, path.x0, Linear(path).rollout(path.x0, u), u)
+        aim, _ = now.feedback(path.x0, Suitable())
+        kept, x, damping, least = advance(dynamics, task, path.x0, now, aim)
+        assert np.array_equal(kept[0], aim[0])  # it was carried out
+        assert np.array_equal(x, dynamics.rollout(path.x0, kept))
+        assert np.array_equal(kept, aim) == trusted
+        assert (damping == 0) == trusted and damping >= least
+    again = prepared(dynamics, task, path.x0, x, kept, damping, least)
+    calmer, _ = again.feedback(path.x0, Suitable())
+    assert np.abs(calmer - kept).sum() < np.abs(aim - kept).sum()
+
+
+def test_what_remains_of_a_task():
+    task = replace(task_of(1, rate=np.ones(2)), v=np.ones((6, 2)))
+    rest = later(task, 2, np.full(2, 0.3))
+    assert rest.horizon == 4 and len(rest.v) == len(rest.w) == len(rest.limits.low) == 4
+    assert np.array_equal(rest.W, task.W[2:]) and np.array_equal(rest.limits.before, np.full(2, 0.3))
+    assert isinstance(random_path(0), DensePath)
