@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 TRIALS ?= 1000
 SEED ?= 0
 
-.PHONY: demo test docs install bench fuzz test-lowest test-newest clean
+.PHONY: demo test docs dist install bench fuzz test-lowest test-newest clean
 
 demo: install
 	$(VENV)/bin/gce demo --out demo
@@ -20,6 +20,10 @@ test: install
 
 docs: install
 	$(VENV)/bin/sphinx-build -W -q docs docs/_build/html
+
+# A wheel and a source archive, each installed and tried in an environment of its own.
+dist:
+	$(PYTHON) tests/dist.py
 
 bench: install
 	OMP_NUM_THREADS=1 $(VENV)/bin/python -m bench
@@ -50,4 +54,4 @@ $(STAMP): pyproject.toml constraints.txt
 	touch $(STAMP)
 
 clean:
-	rm -rf $(VENV) .venv-lowest .venv-newest demo bench.json docs/_build
+	rm -rf $(VENV) .venv-lowest .venv-newest demo dist bench.json docs/_build

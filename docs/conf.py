@@ -1,26 +1,36 @@
 """How Sphinx builds these pages: `make docs`."""
 
+import os
 import re
+
+from docutils import nodes
+from docutils.utils.math.latex2mathml import tex2mathml
 
 import gce
 
 project = "gce"
 author = "the gce developers"
 release = version = gce.__version__
-extensions = ["myst_parser", "sphinx.ext.autodoc"]
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx_copybutton"]
 myst_enable_extensions = ["dollarmath", "colon_fence"]
 myst_heading_anchors = 3
 html_theme = "furo"
 html_title = "gce"
 html_static_path: list[str] = []
-exclude_patterns = ["_build"]
+exclude_patterns = ["_build", "**.ipynb_checkpoints", "results/notes.md", "results/models"]
 autodoc_inherit_docstrings = False
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
-autodoc_type_aliases = {"ArrayLike": "ArrayLike", "Array": "Array"}
 autodoc_default_options = {"members": True}
+copybutton_exclude = ".linenos, .gp"
 suppress_warnings = ["myst.xref_missing"]
 nitpicky = False
+# Notebooks run when the pages are built; GCE_NOTEBOOKS=off shows them as they are in the repository.
+nb_execution_mode = os.environ.get("GCE_NOTEBOOKS", "force")
+nb_execution_timeout = 600
+nb_execution_raise_on_error = True
+nb_output_stderr = "remove"
+html_math_renderer = "mathml"
 
 
 def as_written(app, what, name, obj, options, lines: list[str]) -> None:
@@ -47,5 +57,36 @@ def as_written(app, what, name, obj, options, lines: list[str]) -> None:
     lines[:] = written
 
 
+def readable(app, what, name, obj, options, signature, returned):
+    """Names of arrays as they are written in the source."""
+
+    def plain(text: str | None) -> str | None:
+        return text and re.sub(r"(TypeAliasForwardRef|ForwardRef)\('([^']*)'\)", r"\2", text).replace("~", "")
+
+    return plain(signature), plain(returned)
+
+
+def equation(self, node: nodes.Element, block: bool) -> None:
+    """Equations as MathML: browsers draw it without a script or a network."""
+    tex = re.sub(r"\\[Bb]ig\s*([\[(])", r"\\left\1", node.astext())
+    tex = re.sub(r"\\[Bb]ig\s*([\])])", r"\\right\1", tex).replace(r"\tfrac", r"\frac")
+    found = tex2mathml(tex, as_block=block)
+    self.body.append(f'<div class="math">{found}</div>' if block else found)
+    raise nodes.SkipNode
+
+
+def from_here(app, docname: str, source: list[str]) -> None:
+    """The folder of results stands beside these pages in the repository, and among them here."""
+    if docname.startswith("results/"):
+        source[0] = source[0].replace("](../docs/", "](../")
+
+
 def setup(app) -> None:
+    app.connect("source-read", from_here)
     app.connect("autodoc-process-docstring", as_written)
+    app.connect("autodoc-process-signature", readable)
+    app.add_html_math_renderer(
+        "mathml",
+        inline_renderers=(lambda self, node: equation(self, node, False), None),
+        block_renderers=(lambda self, node: equation(self, node, True), None),
+    )

@@ -1,5 +1,6 @@
 """The pages build without a warning, and every block of them runs, with small settings: what a reader copies works."""
 
+import json
 import re
 import subprocess
 import sys
@@ -7,7 +8,9 @@ import warnings
 from pathlib import Path
 
 import pytest
+from matplotlib import pyplot
 
+import gce
 from gce.cli import main
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
@@ -19,6 +22,7 @@ SMALL = (
     (r"iterations=\d+", "iterations=2"),
     (r"(--minutes |minutes=)[\d.]+", r"\g<1>0.02"),
     (r"--objects (12|8|5-7)", "--objects 5"),
+    (r"nodes=\[[\d, ]+\]", "nodes=[0]"),
     (r"--episodes 48 --group-size 6", "--episodes 8 --group-size 2"),
     (r"(--goal-step |--horizon |horizon=|observations\[)(40|20)", r"\1 8"),
 )
@@ -76,10 +80,38 @@ def test_what_a_reader_copies_works(page, tmp_path, monkeypatch):
     assert ran
 
 
-def test_pages_build_without_a_warning(tmp_path):
-    pytest.importorskip("sphinx", reason="sphinx is not installed: pip install 'gce[docs]'")
+@pytest.mark.parametrize("file", sorted((DOCS / "notebooks").glob("*.ipynb")), ids=lambda file: file.stem)
+def test_notebooks_run_from_top_to_bottom(file, tmp_path, monkeypatch):
+    """Their cells, with small settings; the pages' build runs them in full."""
+    pytest.importorskip("pandapower", reason="pandapower is not installed") if file.stem == "grid" else None
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MPLBACKEND", "agg")
+    names: dict = {"__name__": "__main__"}
+    cells = [cell for cell in json.loads(file.read_text())["cells"] if cell["cell_type"] == "code"]
+    assert len(cells) > 1 and not any(cell["outputs"] for cell in cells)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for cell in cells:
+            exec(compile(smaller("".join(cell["source"])), str(file), "exec"), names)
+    pyplot.close("all")
+
+
+def test_no_page_tells_to_install_another_project():
+    for page in [*PAGES, *sorted(Path(gce.__file__).parent.rglob("*.py"))]:
+        assert not re.search(r"pip install ['\"]?gce\b", page.read_text()) or page.name == "from_0.1.md", page
+
+
+def test_pages_build_without_a_warning(tmp_path, monkeypatch):
+    monkeypatch.setenv("GCE_NOTEBOOKS", "off")
+    pytest.importorskip("sphinx", reason="sphinx is not installed: pip install '.[docs]'")
     command = [sys.executable, "-m", "sphinx", "-W", "-q", "-d", str(tmp_path / "trees"), str(DOCS), str(tmp_path)]
     built = subprocess.run(command, capture_output=True, text=True)
     assert built.returncode == 0, built.stderr
     assert "<svg" in (tmp_path / "_images" / "overview.svg").read_text()
-    assert "gce.Controller" in (tmp_path / "api.html").read_text()
+    told = (tmp_path / "api.html").read_text()
+    for name in ("gce.Controller", "gce.views.plot.prediction", "gce.Regressor", "gce.baselines.base.adapt"):
+        assert f'id="{name}"' in told, name
+    assert "ForwardRef" not in told
+    assert "<math" in (tmp_path / "method.html").read_text() and "merror" not in (tmp_path / "method.html").read_text()
+    assert (tmp_path / "notebooks" / "rope.html").is_file() and (tmp_path / "results" / "main.html").is_file()
+    assert "copybtn" in (tmp_path / "tutorial.html").read_text() or (tmp_path / "_static" / "copybutton.js").is_file()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from gce.names import lazy
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _HOMES = {
     "Graph": "gce.graphs.graph",

@@ -154,7 +154,7 @@ def test_the_mean_field_holds_what_two_others_do_together():
         system = gce.adapt(made, episodes[:300], measure=False)
         predicted = [system.predict(e.observations[0], e.actions)[1] - e.observations[1] for e in episodes[300:]]
         errors[form] = float(np.std(predicted))
-    assert errors["hom_mean_hyper"] < 0.2 * min(errors["hom_mean"], errors["hom"])
+    assert errors["hom_mean_hyper"] < 0.3 * min(errors["hom_mean"], errors["hom"])
 
 
 def test_features_hear_hyperedges_only_of_a_model_that_knows_them():

@@ -50,7 +50,7 @@ class GraphOde(Advancing):
         try:
             from torchdiffeq import odeint
         except ImportError:
-            raise InputError("graph_ode needs torchdiffeq; install it with: pip install 'gce[baselines]'") from None
+            raise InputError("graph_ode needs torchdiffeq; install it with: pip install torchdiffeq") from None
         self._odeint = odeint
         c = config
         width = (c.node_width, c.edge_width)

@@ -60,7 +60,7 @@ def crew(count: int, on: str | None = None) -> Iterator[Crew]:
     try:
         from distributed import KilledWorker
     except ImportError:
-        raise InputError(f"--on {on} needs Dask; install it with pip install 'gce[cluster]'") from None
+        raise InputError(f"--on {on} needs Dask: pip install 'dask[distributed]' dask-jobqueue") from None
     for name in ("distributed", "distributed.client", "tornado.application", "asyncio"):
         logging.getLogger(name).setLevel(logging.CRITICAL)  # what went wrong is told below, in a sentence
     with ExitStack() as stack:

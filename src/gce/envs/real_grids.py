@@ -91,7 +91,7 @@ def power_flow(case: str, reactive_load: float = 1.0) -> PowerFlow:
         import pandapower
         import pandapower.networks
     except ImportError:
-        raise InputError(f"{case} comes with pandapower, which is not installed: pip install 'gce[grid]'") from None
+        raise InputError(f"{case} comes with pandapower, which is not installed: pip install pandapower") from None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         logging.getLogger("pandapower").setLevel(logging.ERROR)

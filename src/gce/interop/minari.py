@@ -34,7 +34,7 @@ def export(
         import minari
         from minari.data_collector import EpisodeBuffer
     except ImportError:
-        raise InputError("writing Minari data sets needs the extra 'minari': pip install 'gce[minari]'") from None
+        raise InputError("writing Minari data sets needs the extra `minari`: pip install 'minari[hdf5]'") from None
     from gymnasium.spaces import Box, Dict, MultiBinary
 
     graphs = [dataset.group(int(g)).graph for g in np.unique(dataset.groups)]

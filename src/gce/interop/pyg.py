@@ -97,7 +97,7 @@ def _torch() -> Any:
         import torch
         import torch_geometric  # noqa: F401
     except ImportError:
-        raise InputError("this needs the extra 'pyg': pip install 'gce[pyg]'") from None
+        raise InputError("this needs PyTorch Geometric (the extra `pyg`): pip install torch-geometric") from None
     return torch
 
 

@@ -3,8 +3,9 @@
     C_self psi_i + C_mean (sum over j of alpha_ij psi_j) + C_hyper (sum over hyperedges e of i of beta_ie P_ie)
 
 P_ie is the mean, over pairs j, k of other nodes of e, of psi_j * psi_k: the diagonal of their tensor product, which no
-sum over neighbours holds. beta_ie are the Gibbs weights of the hyperedges of i, by the potential of psi_i and the mean
-of the other nodes of e. A node of no hyperedge has a field of zero.
+sum over neighbours holds. In it features count as at most BOUND: squares of a state that is far out would otherwise
+drive a rollout further out. beta_ie are the Gibbs weights of the hyperedges of i, by the potential of psi_i and the
+mean of the other nodes of e. A node of no hyperedge has a field of zero.
 """
 
 from __future__ import annotations
@@ -14,6 +15,9 @@ from torch import Tensor
 
 from gce.graphs.topology import Topology
 from gce.operators.forms import Blocks, HomMeanForm, register_form
+
+BOUND = 4.0
+"""Of a feature in products, softly; observations are in units of their spread."""
 
 
 @register_form
@@ -33,7 +37,8 @@ class HomMeanHyperForm(HomMeanForm):
         if known is None:
             field = features.new_zeros((*features.shape[:-1], self.shape.heads * self.shape.num_features))
         else:
-            products, beta = known.pairs_of_others(features), weights[topology.num_edges :]
+            bounded = BOUND * torch.tanh(features / BOUND)
+            products, beta = known.pairs_of_others(bounded), weights[topology.num_edges :]
             heads = beta.unbind(-1) if beta.ndim == features.ndim else (beta,)
             field = torch.cat([known.into(head.unsqueeze(-1) * products) for head in heads], dim=-1)
         return torch.cat([pairwise, field], dim=-1)

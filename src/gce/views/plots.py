@@ -79,7 +79,7 @@ def _write_mp4(frames: Iterable[Frame], target: Path, fps: float) -> None:
     try:
         import imageio_ffmpeg
     except ImportError:
-        raise InputError("writing .mp4 needs the extra 'video': pip install 'gce[video]'; .gif works without") from None
+        raise InputError("writing .mp4 needs pip install imageio-ffmpeg; .gif works without") from None
     steps = iter(frames)
     first = next(steps)
     height, width = first.shape[:2]

@@ -264,7 +264,7 @@ def step_spectrum(system: System, observation: Float[Array, "nodes d"]) -> Compl
     if state.numel() > LARGEST_STATE or system.model.features.planned_in_features:
         return np.zeros(0, np.complex128)
     A, _, _ = system.linearise(state[None], state.new_zeros(1, len(state), system.model.config.num_inputs))
-    return np.linalg.eigvals(A[0].double().cpu().numpy()).astype(np.complex128)
+    return np.linalg.eigvals(A[0].detach().double().cpu().numpy()).astype(np.complex128)
 
 
 def fit_by_episodes(
