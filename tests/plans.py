@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from gce.control.settle import Task, dense_path
-from gce.control.tracking import DensePath, Limits, Soft, Tracking
+from gce.control.tracking import ControlLimits, DensePath, SoftLimits, Tracking
 
 
 def random_path(seed: int, M: int = 6, s: int = 4, n: int = 2) -> DensePath:
@@ -15,8 +15,8 @@ def random_path(seed: int, M: int = 6, s: int = 4, n: int = 2) -> DensePath:
     return DensePath(A, rng.standard_normal((M, s, n)), 0.1 * rng.standard_normal((M, s)), rng.standard_normal(s))
 
 
-def free(M: int, n: int) -> Limits:
-    return Limits(np.full((M, n), -np.inf), np.full((M, n), np.inf))
+def free(M: int, n: int) -> ControlLimits:
+    return ControlLimits(np.full((M, n), -np.inf), np.full((M, n), np.inf))
 
 
 def random_problem(seed: int, bound: float = np.inf, rate: float | None = None, soft: float | None = None) -> Tracking:
@@ -24,7 +24,7 @@ def random_problem(seed: int, bound: float = np.inf, rate: float | None = None, 
     path = random_path(seed)
     M, s, n = path.B.shape
     rng = np.random.default_rng([seed, 1])
-    limits = Limits(
+    limits = ControlLimits(
         np.full((M, n), -bound),
         np.full((M, n), bound),
         None if rate is None else np.full(n, rate),
@@ -32,7 +32,7 @@ def random_problem(seed: int, bound: float = np.inf, rate: float | None = None, 
     )
     band = None
     if soft is not None:
-        band = Soft(np.tile(3 * np.eye(s), (M, 1, 1)), np.full((M, s), -3 * soft), np.full((M, s), 3 * soft))
+        band = SoftLimits(np.tile(3 * np.eye(s), (M, 1, 1)), np.full((M, s), -3 * soft), np.full((M, s), 3 * soft))
     E, e = rng.standard_normal((M, 3, s)), rng.standard_normal((M, 3))
     w, v = rng.uniform(0.1, 1, (M, n)), 0.2 * rng.standard_normal((M, n))
     return Tracking(path, E, e, w, v, limits, band)
@@ -104,7 +104,9 @@ class Pendulum:
 def random_task(seed: int, M: int, p: int, n: int, bound: float = np.inf, rate: float | None = None) -> Task:
     rng = np.random.default_rng([seed, 2])
     before = None if rate is None else np.zeros(n)
-    limits = Limits(np.full((M, n), -bound), np.full((M, n), bound), None if rate is None else np.full(n, rate), before)
+    limits = ControlLimits(
+        np.full((M, n), -bound), np.full((M, n), bound), None if rate is None else np.full(n, rate), before
+    )
     return Task(rng.standard_normal((M, p)), rng.uniform(0.1, 1, (M, p)), rng.uniform(0.1, 1, (M, n)), limits)
 
 

@@ -16,7 +16,7 @@ from gce.baselines.trainable import Draw, FineTuning, Trainable, draw_batch, sys
 from gce.control.problem import Problem
 from gce.control.settle import Dynamics, Task
 from gce.control.solver import solve_qp
-from gce.control.tracking import Limits
+from gce.control.tracking import ControlLimits
 from gce.envs import Protocol
 from gce.errors import InputError
 from gce.graphs.graph import Graph
@@ -168,7 +168,9 @@ def test_a_plan_costs_less_than_doing_nothing(name):
     still = np.zeros((M, 1))
     x = dynamics.rollout(x0, still)
     goal = np.repeat(dynamics.outputs(dynamics.start(episode.observations[-1].astype(float)))[None], M, 0)
-    task = Task(goal, np.ones_like(goal), np.full((M, 1), 0.1), Limits(np.full((M, 1), -2.0), np.full((M, 1), 2.0)))
+    task = Task(
+        goal, np.ones_like(goal), np.full((M, 1), 0.1), ControlLimits(np.full((M, 1), -2.0), np.full((M, 1), 2.0))
+    )
     problem = task.along(dynamics, x0, x, still)
     assert np.isclose(problem.cost(still), task.cost(dynamics.outputs(x)[None], still[None])[0])
     u, status = solve_qp(problem)

@@ -6,7 +6,7 @@ import pytest
 from gce.control.matrix_free import changes, changes_back, solve_matrix_free
 from gce.control.settle import relative_gradient
 from gce.control.solver import lqr, roll, solve_qp
-from gce.control.tracking import DensePath, Limits, Selection, Soft, Tracking, columns, dense, rows
+from gce.control.tracking import ControlLimits, DensePath, Selection, SoftLimits, Tracking, columns, dense, rows
 
 CASES = {
     "loose": {"bound": 50.0},
@@ -23,13 +23,13 @@ def random_problem(seed, bound, soft=False, rate=None, M=8, s=6, n=2, m=4):
     A = rng.standard_normal((M, s, s))
     A *= 0.95 / np.abs(np.linalg.eigvals(A)).max(-1)[:, None, None]
     path = DensePath(A, rng.standard_normal((M, s, n)), 0.1 * rng.standard_normal((M, s)), rng.standard_normal(s))
-    limits = Limits(
+    limits = ControlLimits(
         np.full((M, n), -bound),
         np.full((M, n), bound),
         None if rate is None else np.full(n, rate),
         None if rate is None else 0.1 * rng.standard_normal(n),
     )
-    band = Soft(rng.standard_normal((M, 3, s)), np.full((M, 3), -0.5), np.full((M, 3), 0.5)) if soft else None
+    band = SoftLimits(rng.standard_normal((M, 3, s)), np.full((M, 3), -0.5), np.full((M, 3), 0.5)) if soft else None
     E, e = rng.standard_normal((M, m, s)), rng.standard_normal((M, m))
     w, v = 0.1 + rng.random((M, n)), 0.1 * rng.standard_normal((M, n))
     return Tracking(path, E, e, w, v, limits, band)

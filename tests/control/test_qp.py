@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gce.control.solver import box_qp, solve_qp
-from gce.control.tracking import Limits, projected_gradient
+from gce.control.tracking import ControlLimits, projected_gradient
 from plans import random_problem
 
 CASES = {
@@ -100,7 +100,7 @@ def test_controls_that_are_fixed_stay_where_they_are():
     problem = random_problem(2, bound=0.5)
     low, high = problem.limits.low.copy(), problem.limits.high.copy()
     low[:, 0] = high[:, 0] = 0.2
-    u, status = solve_qp(replace(problem, limits=Limits(low, high)))
+    u, status = solve_qp(replace(problem, limits=ControlLimits(low, high)))
     assert status == "solved"
     assert (u[:, 0] == 0.2).all()
 

@@ -8,13 +8,13 @@ import pytest
 from gce.control.realtime import advance, condense, later, prepared
 from gce.control.settle import Task
 from gce.control.solver import Suitable
-from gce.control.tracking import DensePath, Limits, Status
+from gce.control.tracking import ControlLimits, DensePath, Status
 from plans import Linear, random_path, random_problem
 
 
 def task_of(seed, bound=0.4, rate=None):
     rng, (M, s, n) = np.random.default_rng(seed), (6, 4, 2)
-    limits = Limits(np.full((M, n), -bound), np.full((M, n), bound), rate, None if rate is None else np.zeros(n))
+    limits = ControlLimits(np.full((M, n), -bound), np.full((M, n), bound), rate, None if rate is None else np.zeros(n))
     return Task(rng.standard_normal((M, s)), rng.uniform(0.5, 1, (M, s)), rng.uniform(0.1, 1, (M, n)), limits)
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from gce.control.settle import Task, settle
 from gce.control.solver import solve_qp
-from gce.control.tracking import Limits
+from gce.control.tracking import ControlLimits
 from plans import Linear, Pendulum, random_path, random_task, slopes_by_differences
 
 START = np.array([3.0, 0.4])
@@ -21,7 +21,7 @@ def swing(M: int = 25, bound: float = np.inf, **others) -> Task:
     """Swing the pendulum to where it stands upright, at rest at the end."""
     goal, W = np.tile([0.0, 1.0, 0.0], (M, 1)), np.full((M, 3), 0.05)
     W[-1] = 3.0
-    limits = Limits(np.full((M, 1), -bound), np.full((M, 1), bound))
+    limits = ControlLimits(np.full((M, 1), -bound), np.full((M, 1), bound))
     return replace(Task(goal, W, np.full((M, 1), 0.05), limits), **others)
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gce.control.tracking import Limits, projected_gradient, rows
+from gce.control.tracking import ControlLimits, projected_gradient, rows
 from plans import Linear, Pendulum, random_path, random_problem, random_task, slopes_by_differences
 
 
@@ -41,7 +41,7 @@ def test_controls_within_limits_stay_and_others_keep_to_bounds_and_rate():
     rng = np.random.default_rng(0)
     M, n, rate = 40, 3, np.array([0.1, 0.5, 2.0])
     low, high = -rng.uniform(0.5, 1, (M, n)), rng.uniform(0.5, 1, (M, n))
-    limits = Limits(low, high, rate, np.zeros(n))
+    limits = ControlLimits(low, high, rate, np.zeros(n))
     kept = limits.nearest(5 * rng.standard_normal((M, n)))
     assert (kept >= low).all()
     assert (kept <= high).all()
@@ -50,7 +50,7 @@ def test_controls_within_limits_stay_and_others_keep_to_bounds_and_rate():
 
 
 def test_a_control_too_far_out_to_return_in_time_still_keeps_to_the_bounds():
-    limits = Limits(np.full((3, 2), -1.0), np.full((3, 2), 1.0), np.array([0.1, 0.1]), np.array([5.0, -5.0]))
+    limits = ControlLimits(np.full((3, 2), -1.0), np.full((3, 2), 1.0), np.array([0.1, 0.1]), np.array([5.0, -5.0]))
     kept = limits.nearest(np.zeros((3, 2)))
     assert np.array_equal(kept[0], [1.0, -1.0])
     assert (np.abs(kept) <= 1).all()
@@ -58,13 +58,13 @@ def test_a_control_too_far_out_to_return_in_time_still_keeps_to_the_bounds():
 
 @pytest.mark.parametrize("high", [1.0, np.inf])
 def test_only_pushes_against_bounds_are_left_out_of_the_gradient(high):
-    limits = Limits(np.zeros((1, 4)), np.full((1, 4), high))
+    limits = ControlLimits(np.zeros((1, 4)), np.full((1, 4), high))
     u, gradient = np.array([[0.0, 0.0, 0.5, 0.5]]), np.array([[1.0, -1.0, 1.0, -1.0]])
     assert np.array_equal(projected_gradient(u, gradient, limits), [[0.0, -1.0, 1.0, -1.0]])
 
 
 def test_no_bounds_leave_the_gradient_as_it_is():
-    limits = Limits(np.full((1, 2), -np.inf), np.full((1, 2), np.inf))
+    limits = ControlLimits(np.full((1, 2), -np.inf), np.full((1, 2), np.inf))
     gradient = np.array([[1.0, -1.0]])
     assert np.array_equal(projected_gradient(0 * gradient, gradient, limits), gradient)
 

@@ -8,7 +8,7 @@ import torch
 
 from gce.control.matrix_free import solve_matrix_free
 from gce.control.settle import Task, settle
-from gce.control.tracking import Limits
+from gce.control.tracking import ControlLimits
 from gce.dynamics.anchored import AnchoredDynamics, coloured, linear, reach
 from gce.dynamics.message import around
 from gce.envs.grid import PowerGrid
@@ -76,7 +76,7 @@ def test_products_are_adjoint_and_plans_are_solved():
     w = rng.standard_normal(along.shape)
     assert (path.forward(u, affine=False) * w).sum() == pytest.approx((u * path.adjoint(w)).sum(), rel=1e-9)
     p = dynamics.outputs(along).shape[1]
-    limits = Limits(np.full_like(u, -0.3), np.full_like(u, 0.3))
+    limits = ControlLimits(np.full_like(u, -0.3), np.full_like(u, 0.3))
     task = Task(np.full((6, p), 0.2), np.ones((6, p)), np.full_like(u, 0.1), limits)
     assert settle(dynamics, task, x0, u, solve_matrix_free).status == "solved"
 

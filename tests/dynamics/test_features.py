@@ -9,7 +9,7 @@ import torch
 from gce.control.matrix_free import solve_matrix_free
 from gce.control.settle import Task, settle
 from gce.control.solver import solve_qp
-from gce.control.tracking import DensePath, Limits, dense
+from gce.control.tracking import ControlLimits, DensePath, dense
 from gce.dynamics.features import FeatureDynamics
 from gce.errors import InputError
 from gce.model.step import Stepper, rollout
@@ -90,7 +90,7 @@ def test_products_are_those_of_the_matrices():
 def test_a_plan_is_that_of_the_condensed_program():
     dynamics, x, u = small_dynamics()
     x0, p = dynamics.reduced(x), 2 * len(dynamics.controls)
-    limits = Limits(np.full_like(u, -0.3), np.full_like(u, 0.3))
+    limits = ControlLimits(np.full_like(u, -0.3), np.full_like(u, 0.3))
     low, high = np.full(p, -0.1), np.full(p, 0.1)
     task = Task(np.full((STEPS, p), 0.2), np.ones((STEPS, p)), np.full_like(u, 0.1), limits, low, high, 3.0)
     found = settle(dynamics, task, x0, 0 * u, lambda problem, start: solve_matrix_free(problem, start, 1e-7))
@@ -108,7 +108,7 @@ def test_a_plan_is_that_of_the_condensed_program():
 def test_the_weights_settle_along_the_plan():
     dynamics, x, u = small_dynamics(frozen=False)
     x0, p = dynamics.reduced(x), 2 * len(dynamics.controls)
-    limits = Limits(np.full_like(u, -0.3), np.full_like(u, 0.3))
+    limits = ControlLimits(np.full_like(u, -0.3), np.full_like(u, 0.3))
     task = Task(np.full((STEPS, p), 0.2), np.ones((STEPS, p)), np.full_like(u, 0.1), limits)
     found = settle(dynamics, task, x0, 0 * u, solve_matrix_free, iterations=10)
     still = task.cost(dynamics.outputs(dynamics.rollout(x0, 0 * u)), 0 * u)

@@ -28,7 +28,7 @@ from gce.views.explorer.server import Bench, Explorer, Job, Server, Stopped
 from gce.views.explorer.workshop import (
     TRAINED,
     Choice,
-    Recorded,
+    RecordedSystem,
     check,
     described,
     potentials_of,
@@ -453,7 +453,7 @@ def test_systems_of_a_data_set_are_offered_with_and_without_a_simulator(tmp_path
         bound = np.array([[2.0], [0], [0], [0]])
         model = untrained()
         model.config = dataclasses.replace(model.config, world="rope" if simulated else None)
-        read = Recorded(model, *known, -bound, bound, list("abcd"))
+        read = RecordedSystem(model, *known, -bound, bound, list("abcd"))
         found = prepare(
             check({"world": str(file), "objects": 1, "seed": 0}, [file]), Job(0), lambda *_, read=read: read
         )

@@ -55,16 +55,7 @@ class CkoConfig(StateShape):
 
 def message_passing(config: StateShape, num_state: int, outputs: int, width: tuple[int, int], rounds: int) -> Encoder:
     """Message passing as published: states and their differences, no lengths or directions; all but unbounded."""
-    layer = InputLayer(
-        num_observations=num_state,
-        num_state=num_state,
-        num_previous_actions=0,
-        num_relations=config.num_relations,
-        num_node_types=config.num_node_types,
-        num_node_attributes=config.num_node_attributes,
-        num_edge_attributes=config.num_edge_attributes,
-        points=(),
-    )
+    seen = replace(config, num_observations=num_state, previous_action=False, points=())
     shape = EncoderShape(
         num_relations=config.num_relations,
         num_node_types=config.num_node_types,
@@ -74,7 +65,7 @@ def message_passing(config: StateShape, num_state: int, outputs: int, width: tup
         edge_width=width[1],
         rounds=rounds,
     )
-    return Encoder(layer, shape, bound=100.0)
+    return Encoder(seen.input_layer(InputLayer), shape, bound=100.0)
 
 
 class CkoAdapted(Composed):

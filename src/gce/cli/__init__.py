@@ -17,6 +17,7 @@ from gce.cli.data import Data, with_worlds
 from gce.cli.learn import Adapt, Predict, Train
 from gce.cli.pages import Demo, Explore, Report
 from gce.cli.reproduce import Reproduce
+from gce.cli.warm import Warm
 from gce.cluster import follower
 from gce.errors import InputError
 from gce.files import locked, unchecked, writable
@@ -32,10 +33,11 @@ Command = (
     | Annotated[Report, tyro.conf.subcommand("report", description="Write a page about a controlled run.")]
     | Annotated[Explore, tyro.conf.subcommand("explore", description="Drag goals on a page, and watch them reached.")]
     | Annotated[Demo, tyro.conf.subcommand("demo", description="Control a rope that was never seen, and show it.")]
+    | Annotated[Warm, tyro.conf.subcommand("warm", description="Compile the kernels of plans ahead (extra fast).")]
     | Annotated[Reproduce, tyro.conf.subcommand("reproduce", description="Run the paper's tables and figures again.")]
 )
 
-COMMANDS = ("data", "train", "adapt", "predict", "control", "report", "explore", "demo", "reproduce")
+COMMANDS = ("data", "train", "adapt", "predict", "control", "report", "explore", "demo", "warm", "reproduce")
 
 DESCRIPTION = """Graph controllable embeddings: learn the dynamics of many interacting objects from recordings, and
 control them.

@@ -62,7 +62,7 @@ class Explore:
     def _read(self, file: Path, number: int) -> Any:
         """An episode of a data set with what the page needs to plan from it."""
         from gce.trajectory import Dataset, control_limits
-        from gce.views.explorer.workshop import EPISODES, Recorded
+        from gce.views.explorer.workshop import EPISODES, RecordedSystem
 
         with Dataset.open(file) as data:
             model, episode = find_model(self.model, data), episode_of(data, file, number)
@@ -70,7 +70,7 @@ class Explore:
             _, low, high = control_limits(data, int(data.groups[number]))
             names = data.group(int(data.groups[number])).parameters.get("nodes")
         nodes = names or range(episode.num_nodes)
-        return Recorded(model, episode, others, low, high, [str(name) for name in nodes])
+        return RecordedSystem(model, episode, others, low, high, [str(name) for name in nodes])
 
 
 @dataclass

@@ -72,7 +72,7 @@ class LinearPath:
 
 
 @dataclass(frozen=True)
-class Blocks:
+class NodeBlocks:
     """own and fields [f, f] act on rows from the right; nodes: whose they are, all or an index."""
 
     nodes: slice | Array
@@ -84,7 +84,7 @@ class Blocks:
 class GraphStep:
     """One step: the blocks of each kind of node, the fields' G [nodes, nodes], and the constant c."""
 
-    blocks: Sequence[Blocks]
+    blocks: Sequence[NodeBlocks]
     fields: Sequence[csr_array]
     c: Float[Array, "nodes f"]
 

@@ -20,7 +20,7 @@ from scipy.linalg import LinAlgError
 
 from gce.control.settle import SHARES, Dynamics, Task
 from gce.control.solver import LARGE, Solver, box_qp
-from gce.control.tracking import DensePath, Limits, Status, Tracking, columns, rows
+from gce.control.tracking import ControlLimits, DensePath, Status, Tracking, columns, rows
 
 Array = np.ndarray
 
@@ -113,6 +113,6 @@ def _followed(dynamics: Dynamics, task: Task, x0: Array, many: Array) -> tuple[A
 def later(task: Task, steps: int, last: Float[Array, " n"]) -> Task:
     """The task without its first steps; last: the control before what remains."""
     limits = task.limits
-    kept = Limits(limits.low[steps:], limits.high[steps:], limits.rate, None if limits.rate is None else last)
+    kept = ControlLimits(limits.low[steps:], limits.high[steps:], limits.rate, None if limits.rate is None else last)
     v = task.v[steps:] if isinstance(task.v, np.ndarray) and task.v.ndim else task.v
     return replace(task, goal=task.goal[steps:], W=task.W[steps:], w=task.w[steps:], limits=kept, v=v)

@@ -26,12 +26,12 @@ import numpy as np
 from jaxtyping import Float
 
 from gce.control.tracking import (
+    ControlLimits,
+    ControlPath,
     DensePath,
-    Limits,
-    Path,
     Rows,
     Selection,
-    Soft,
+    SoftLimits,
     Status,
     Tracking,
     dense,
@@ -51,7 +51,7 @@ class Dynamics(Protocol):
         """x_1..x_M; a batch of controls from one start."""
         ...
 
-    def path(self, x0: Float[Array, " s"], x: Float[Array, "M s"], u: Float[Array, "M n"]) -> Path:
+    def path(self, x0: Float[Array, " s"], x: Float[Array, "M s"], u: Float[Array, "M n"]) -> ControlPath:
         """The dynamics to first order along x_0, x_1..x_M under u."""
         ...
 
@@ -69,7 +69,7 @@ class Task:
     goal: Float[Array, "M p"]
     W: Float[Array, "M p"] | Float[Array, "M r p"]
     w: Float[Array, "M n"]
-    limits: Limits
+    limits: ControlLimits
     soft_low: Float[Array, " p"] | None = None
     soft_high: Float[Array, " p"] | None = None
     soft_weight: float = 0.0
@@ -115,7 +115,7 @@ class Task:
             scale = np.sqrt(self.soft_weight)
             S = weighed(np.full((len(x), D.shape[1]), scale), D)
             shift = scale * (here - y)
-            soft = Soft(S, scale * self.soft_low + shift, scale * self.soft_high + shift)
+            soft = SoftLimits(S, scale * self.soft_low + shift, scale * self.soft_high + shift)
         return Tracking(dynamics.path(x0, x, u), E, e, self.w, np.broadcast_to(self.v, self.w.shape), self.limits, soft)
 
 

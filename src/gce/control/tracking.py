@@ -35,7 +35,7 @@ def late(by: float = 0.0) -> bool:
 
 
 @runtime_checkable
-class Path(Protocol):
+class ControlPath(Protocol):
     """Linear dynamics as two products, so that large graphs never form a matrix."""
 
     def forward(self, u: Float[Array, "M n"], affine: bool = True) -> Float[Array, "M s"]:
@@ -153,7 +153,7 @@ Rows = np.ndarray | Selection
 
 
 @dataclass(frozen=True)
-class Limits:
+class ControlLimits:
     """low and high [M, n]; rate [n] with the control before the first one, or None."""
 
     low: Float[Array, "M n"]
@@ -175,7 +175,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Soft:
+class SoftLimits:
     """Rows S_t x_t that cost the square of their distance from [low, high]."""
 
     S: Float[Array, "M k s"] | Selection
@@ -191,13 +191,13 @@ class Soft:
 class Tracking:
     """The quadratic problem of this module."""
 
-    path: Path
+    path: ControlPath
     E: Float[Array, "M m s"] | Selection
     e: Float[Array, "M m"]
     w: Float[Array, "M n"]
     v: Float[Array, "M n"]
-    limits: Limits
-    soft: Soft | None = None
+    limits: ControlLimits
+    soft: SoftLimits | None = None
 
     def cost(self, u: Float[Array, "M n"]) -> float:
         x = self.path.forward(u)
@@ -243,7 +243,7 @@ def dense(E: Rows, M: int) -> Float[Array, "M m s"]:
     return np.broadcast_to(matrices, (M, *matrices.shape[1:]))
 
 
-def projected_gradient(u: Array, gradient: Array, limits: Limits) -> Array:
+def projected_gradient(u: Array, gradient: Array, limits: ControlLimits) -> Array:
     """The gradient without what would only push against a bound: zero at an optimum."""
     reach = limits.high - limits.low
     near = 1e-7 * np.where(np.isfinite(reach), reach, 0.0)

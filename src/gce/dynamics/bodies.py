@@ -52,7 +52,7 @@ class BodyDynamics(StateDynamics):
         return replace(self, switch=SWITCH)
 
     @cached_property
-    def _parts(self) -> Parts:
+    def _parts(self) -> BodyParts:
         return _parts_of(self.system, self.switch)
 
     def reduced(self, states: Float[Tensor, "*batch nodes c"]) -> Float[Array, "*batch s"]:
@@ -122,7 +122,7 @@ class BodyDynamics(StateDynamics):
 
 
 @dataclass(frozen=True)
-class Parts:
+class BodyParts:
     """What of a system every plan needs.
 
     places, speeds: columns of the observation [x, y of a node's first point, of its second, ...]; mean, std: its units.
@@ -140,10 +140,10 @@ class Parts:
     precision: type[np.floating]
 
 
-_known: WeakKeyDictionary[System, dict[tuple[float, torch.dtype], Parts]] = WeakKeyDictionary()
+_known: WeakKeyDictionary[System, dict[tuple[float, torch.dtype], BodyParts]] = WeakKeyDictionary()
 
 
-def _parts_of(system: System, switch: float) -> Parts:
+def _parts_of(system: System, switch: float) -> BodyParts:
     """Once for each system and switch, and again where its model has changed its precision."""
     model, topology, channels = system.model, system.topology, system.operator.channels
     known, key = _known.setdefault(system, {}), (switch, model.observation_std.dtype)
@@ -159,12 +159,12 @@ def _parts_of(system: System, switch: float) -> Parts:
     point[step.corner.ravel()] = np.arange(step.corner.size)
     moving[step.corner[held.numpy()]] = 0.0
     precision = np.float64 if model.dtype == torch.float64 else np.float32
-    known[key] = Parts(step, places, speeds, mean, std, point, moving, precision)
+    known[key] = BodyParts(step, places, speeds, mean, std, point, moving, precision)
     return known[key]
 
 
 @dataclass(frozen=True)
-class Pairs:
+class BodyPairs:
     """All pairs in a state: `parting` DV, u and e with the lengths behind them, the push f along u and along e."""
 
     parting: Float[Array, "*batch pairs 2"]
@@ -242,7 +242,7 @@ class BodyStep:
         by_head = np.linalg.solve(self.coupled(pairs.u), self.felt(pairs, self.corners, Q, V, a))
         return by_head.sum(-3).reshape(V.shape)
 
-    def pairs_at(self, frame: Frame, Q: Array, V: Array, a: Array) -> Pairs:
+    def pairs_at(self, frame: BodyFrame, Q: Array, V: Array, a: Array) -> BodyPairs:
         """frame: what Q and V are of, corners or points."""
         apart, parting = np.matmul(frame.across, Q), np.matmul(frame.across, V)
         length, u = direction(apart)
@@ -250,10 +250,10 @@ class BodyStep:
         rate = np.einsum("...px,...px->...p", u, parting)
         c0, c1, c2, c3 = self.push.transpose(1, 0, 2)  # [heads, pairs]
         along_u = c0 + c1 * length[..., None, :] + c2 * rate[..., None, :]
-        return Pairs(parting, length, u, length_before, e, along_u, c3 * a[..., None, self.node])
+        return BodyPairs(parting, length, u, length_before, e, along_u, c3 * a[..., None, self.node])
 
     def felt(
-        self, pairs: Pairs, frame: Frame, Q: Array, V: Array, a: Array
+        self, pairs: BodyPairs, frame: BodyFrame, Q: Array, V: Array, a: Array
     ) -> Float[Array, "*batch heads corners_2 1"]:
         """D' f + r."""
         f = pairs.along_u[..., None] * pairs.u[..., None, :, :]
@@ -270,7 +270,9 @@ class BodyStep:
         system[..., range(2 * len(self.mass)), range(2 * len(self.mass))] += self.mass.repeat(2)
         return system
 
-    def _resistance(self, outer: Outer, frame: Frame, Q: Array, V: Array, a: Array) -> Float[Array, "*batch ends 2"]:
+    def _resistance(
+        self, outer: Outer, frame: BodyFrame, Q: Array, V: Array, a: Array
+    ) -> Float[Array, "*batch ends 2"]:
         """-s^2 / (1 + (s / S)^2) n for a coefficient of 1, s = v . n where positive, while the action is below zero."""
         n, _ = frame.facing(Q)
         square = np.einsum("...px,...px->...p", V[..., frame.ends, :], n).clip(min=0) ** 2
@@ -302,21 +304,21 @@ class BodyStep:
         return np.repeat(np.flatnonzero([] if self.medium is None else self.medium.any(axis=0)), 2)
 
     @cached_property
-    def corners(self) -> Frame:
+    def corners(self) -> BodyFrame:
         """Where things are, by corner."""
         return self._frame(len(self.mass), self.ends, self.corner)
 
     @cached_property
-    def points(self) -> Frame:
+    def points(self) -> BodyFrame:
         """Where things are, by point of a node; points of several nodes may be one corner."""
         number = np.arange(self.corner.size).reshape(self.corner.shape)
         return self._frame(self.corner.size, self.point_ends, number)
 
-    def _frame(self, places: int, ends: Int[Array, "pairs 2"], of_node: Int[Array, "nodes points"]) -> Frame:
+    def _frame(self, places: int, ends: Int[Array, "pairs 2"], of_node: Int[Array, "nodes points"]) -> BodyFrame:
         eye, k = np.eye(places), self._outer_sides
         across = eye[ends[:, 1]] - eye[ends[:, 0]]
         outward = eye[ends[k]].mean(1) - eye[of_node].mean(1)[self.node[k]]
-        return Frame(across, across[k], outward, ends[k[::2]].reshape(-1))
+        return BodyFrame(across, across[k], outward, ends[k[::2]].reshape(-1))
 
     @cached_property
     def _onto(self) -> Float[Array, "corners pairs"]:
@@ -340,7 +342,7 @@ class BodyStep:
 
 
 @dataclass(frozen=True)
-class Frame:
+class BodyFrame:
     """Differences of places Q: across Q of pairs; of the ends of outer sides, each side's first and second, sides Q is
     along the side, outward Q points out of its node, and `ends` are the places themselves."""
 

@@ -19,7 +19,7 @@ from jaxtyping import Float
 from scipy.sparse import csr_array
 
 if TYPE_CHECKING:
-    from gce.dynamics.bodies import BodyStep, Frame, Outer, Pairs
+    from gce.dynamics.bodies import BodyFrame, BodyPairs, BodyStep, Outer
 
 Array = np.ndarray
 ROWS = 16
@@ -64,7 +64,7 @@ def _slopes(step: BodyStep, Q: Array, V: Array, a: Array) -> Float[Array, "steps
     return (inverse @ dR).sum(1)
 
 
-def _of_pairs(step: BodyStep, pairs: Pairs, y: Float[Array, "steps heads corners 2"]) -> list[Array]:
+def _of_pairs(step: BodyStep, pairs: BodyPairs, y: Float[Array, "steps heads corners 2"]) -> list[Array]:
     """d (f - h u (u . Dy)) by DQ, DV [steps, heads, pairs, 2, 2] and the action [steps, heads, pairs, 2, 1].
 
     Of u by DQ it is P = (1 - u u') / |DQ|, and of e likewise.
@@ -82,7 +82,7 @@ def _of_pairs(step: BodyStep, pairs: Pairs, y: Float[Array, "steps heads corners
     return [by_place, by_speed, (c3 * e)[..., None]]
 
 
-def _of_ends(step: BodyStep, outer: Outer, points: Frame, Q: Array, V: Array, a: Array) -> list[Array]:
+def _of_ends(step: BodyStep, outer: Outer, points: BodyFrame, Q: Array, V: Array, a: Array) -> list[Array]:
     """d (-r(s) n) by the side, the end's velocity and the action, times the medium's coefficients, shaped as of pairs.
 
     r = s^2 / (1 + (s / S)^2), s = v . n where positive, n outward: k (1 - n n') turns a side's change into that of n.

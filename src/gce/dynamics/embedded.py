@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float
 from scipy.sparse import csr_array
 from torch import Tensor
 
-from gce.control.graph_path import Blocks, GraphPath, GraphStep, LinearPath
+from gce.control.graph_path import GraphPath, GraphStep, LinearPath, NodeBlocks
 from gce.control.tracking import Selection
 from gce.errors import InputError
 from gce.potentials import gibbs_weights
@@ -117,7 +117,7 @@ class EmbeddedDynamics:
 
     def _step(self, fields: list[csr_array], constant: Float[Array, "nodes f"]) -> GraphStep:
         own = np.zeros(self._C.shape[1:])
-        return GraphStep([Blocks(slice(None), own, self._C)], fields, constant)
+        return GraphStep([NodeBlocks(slice(None), own, self._C)], fields, constant)
 
     @cached_property
     def _C(self) -> Float[Array, "fields f f"]:

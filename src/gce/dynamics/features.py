@@ -18,7 +18,7 @@ from numpy.typing import DTypeLike
 from scipy.sparse import csr_array, kron
 from torch import Tensor
 
-from gce.control.graph_path import Blocks, GraphPath, GraphStep
+from gce.control.graph_path import GraphPath, GraphStep, NodeBlocks
 from gce.control.tracking import Selection
 from gce.errors import InputError
 from gce.potentials import gibbs_weights
@@ -154,11 +154,11 @@ class FeatureDynamics:
             return [(slice(None), kinds[of_node[0]])]
         return [(np.flatnonzero(of_node == k), kind) for k, kind in enumerate(kinds)]
 
-    def _blocks(self, fresh: bool) -> list[Blocks]:
+    def _blocks(self, fresh: bool) -> list[NodeBlocks]:
         own, fields, _, keep, spread = self._parts
         on = 0.0 if fresh else 1.0
         return [
-            Blocks(
+            NodeBlocks(
                 nodes,
                 (keep + on * (own * moving) @ spread).astype(self.dtype),
                 (on * (fields * moving) @ spread).astype(self.dtype),
@@ -167,7 +167,7 @@ class FeatureDynamics:
         ]
 
     @cached_property
-    def _every_blocks(self) -> list[Blocks]:
+    def _every_blocks(self) -> list[NodeBlocks]:
         return self._blocks(False)
 
     @cached_property

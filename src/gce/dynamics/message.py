@@ -11,6 +11,8 @@ from jaxtyping import Float
 
 from gce.control.settle import dense_path
 from gce.control.tracking import DensePath
+from gce.dynamics import message_compiled, message_slopes_compiled
+from gce.dynamics.compiled import available, say_compiling
 from gce.dynamics.message_kernel import MessageStep
 from gce.dynamics.state import Pull, StateDynamics
 from gce.model.step import Stepper
@@ -30,6 +32,7 @@ class Parts:
 
     push [nodes, m, nodes, inputs], still [nodes, m]: what inputs and constants add to the targets. moving [nodes, m]:
     0 where a target is held. o' = o keep + y spread.
+    compiled: for kernels, where they are at hand, and room for them.
     """
 
     step: MessageStep
@@ -38,6 +41,8 @@ class Parts:
     moving: Float[Array, "nodes m"]
     keep: Float[Array, "d d"]
     spread: Float[Array, "m d"]
+    compiled: message_compiled.Weights | None
+    room: Float[Array, " numbers"]
 
     @staticmethod
     def of(system: System) -> Parts:
@@ -48,15 +53,21 @@ class Parts:
             each = torch.eye(nodes * inputs, dtype=model.dtype).reshape(-1, nodes, inputs)
             still = step.drive(0 * each[:1], None).push
             push = (step.drive(each, None).push - still).numpy().transpose(0, 2, 1)
-        moving = ~model.held[topology.node_type][:, :m]
+        moving = (~model.held[topology.node_type][:, :m]).to(model.dtype)
         keep, spread = model.motion()
+        kernel = MessageStep.of(model, system.operator, topology)
+        weights = message_compiled.Weights.of(kernel) if available() else None
+        if weights is not None:
+            say_compiling(message_compiled.rollout, message_slopes_compiled.slopes)
         return Parts(
-            MessageStep.of(model, system.operator, topology),
+            kernel,
             np.ascontiguousarray(push).reshape(nodes, m, nodes, inputs),
             still[:, 0].numpy(),
-            moving.to(model.dtype).numpy(),
-            keep.numpy(),
-            spread.numpy(),
+            moving.numpy(),
+            np.ascontiguousarray(keep.numpy()),
+            np.ascontiguousarray(spread.numpy()),
+            weights,
+            np.empty(0) if weights is None else weights.scratch(int(moving.sum())),
         )
 
 
@@ -117,6 +128,15 @@ class MessageDynamics(StateDynamics):
         pushed = self._pushed(parts, many)
         acting = self._acting(many) if c.previous_action else None
         found = np.empty((len(many), M, *x.shape[::2]))
+        if parts.compiled is not None:
+            none = np.empty((*pushed.shape[1:3], nodes, 0), np.float32)
+            acted = none if acting is None else np.ascontiguousarray(acting.transpose(1, 2, 0, 3))
+            starts, pushes = x.transpose(1, 0, 2), pushed.transpose(1, 2, 0, 3)
+            message_compiled.rollout(
+                parts.compiled, np.ascontiguousarray(starts), np.ascontiguousarray(pushes), parts.keep, parts.spread,
+                parts.moving, c.history, acted, self._fresh_at(0), parts.room, found,
+            )  # fmt: skip
+            return found.reshape(*u.shape[:-1], -1)
         with np.errstate(all="ignore"):
             for t in range(M):
                 x = self._following(parts, t, x, pushed[:, :, t], None if acting is None else acting[:, :, t])
@@ -184,6 +204,10 @@ class MessageDynamics(StateDynamics):
     def _slopes(self, parts: Parts, x: Float[Array, "nodes M c"]) -> Float[Array, "M nodes m s"]:
         """Of the targets, by the state."""
         (nodes, m), M, c = parts.still.shape, *x.shape[1:]
+        if parts.compiled is not None:
+            states = np.ascontiguousarray(x.transpose(1, 0, 2))
+            by = message_slopes_compiled.slopes_of(parts.compiled, states, parts.moving, parts.room)
+            return by.reshape(M, nodes, m, nodes * c)
         node, target = np.nonzero(parts.moving)
         seeds = np.zeros((m, nodes, len(node), 1), x.dtype)
         seeds[target, node, np.arange(len(node))] = 1

@@ -36,7 +36,7 @@ class Strengths:
 
 
 @dataclass(frozen=True)
-class Sums(Additive):
+class HierarchySums(Additive):
     """Of rows h and y of all nodes together, and of z of each node; double precision."""
 
     rows: int
@@ -50,7 +50,9 @@ class Sums(Additive):
     """Of which the features are."""
 
     @classmethod
-    def of(cls, H: Float[Tensor, "nodes rows D"], Y: Float[Tensor, "nodes rows m"], Z: Tensor, latent: Tensor) -> Sums:
+    def of(
+        cls, H: Float[Tensor, "nodes rows D"], Y: Float[Tensor, "nodes rows m"], Z: Tensor, latent: Tensor
+    ) -> HierarchySums:
         h, y, ZT = H.double().flatten(0, 1), Y.double().flatten(0, 1), Z.double().mT
         return cls(len(h), h.T @ h, h.T @ y, y.T @ y, ZT @ Z.double(), ZT @ Y.double(), ZT @ H.double(), latent)
 

@@ -23,7 +23,7 @@ from torch import Tensor
 from gce.control.problem import Cost, Problem, weights_of
 from gce.control.settle import Dynamics, Settled, Task, Tell, settle
 from gce.control.solver import Solver, Suitable, chosen_solver
-from gce.control.tracking import DEADLINE, Limits, Status
+from gce.control.tracking import DEADLINE, ControlLimits, Status
 from gce.dynamics.anchored import AnchoredDynamics
 from gce.dynamics.embedded import EmbeddedDynamics
 from gce.dynamics.features import FeatureDynamics
@@ -229,7 +229,7 @@ def task_of(model: Units, dynamics: Aimed, problem: Problem, step: int, last: Ar
     w = np.tile(efforts(p.action_cost, p, scale), (M, 1))
     low, high = (np.tile((bound / scale)[p.controls], (M, 1)) for bound in (p.low, p.high))
     rate = None if p.rate is None else (p.rate / scale)[p.controls]
-    limits = Limits(low, high, rate, None if rate is None else last)
+    limits = ControlLimits(low, high, rate, None if rate is None else last)
     if p.soft_low is None or p.soft_high is None or p.on == "features":
         return Task(goal, W, w, limits)
     soft_low, soft_high = (((bound - mean) / std).reshape(-1) for bound in (p.soft_low, p.soft_high))

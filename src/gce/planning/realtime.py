@@ -23,6 +23,7 @@ from gce.control.realtime import Prepared, advance, later, prepared
 from gce.control.settle import Dynamics, Task
 from gce.control.solver import Solver, Suitable, chosen_solver
 from gce.control.tracking import DEADLINE, Status
+from gce.dynamics.compiled import say_missing
 from gce.errors import InputError, table
 from gce.names import Shown
 from gce.planning.controller import SystemDynamics, dynamics_of, efforts, exogenous_after, task_of
@@ -48,6 +49,7 @@ class Frame:
     @staticmethod
     def of(controller: Controller) -> Frame:
         p, model = controller.problem, controller.system.model
+        say_missing()
         known = Frame._dynamics(controller, 0, False)
         task = task_of(model, known, p, 0, np.zeros(int(p.controls.sum())))
         scale = np.broadcast_to(model.arrays.action_std, p.low.shape)[p.controls]

@@ -19,7 +19,7 @@ from gce.graphs.graph import Graph
 from gce.model.hierarchy import Hierarchy, learner
 from gce.model.model import Model
 from gce.operators import Operator
-from gce.operators.hierarchy import Strengths, Sums
+from gce.operators.hierarchy import HierarchySums, Strengths
 from gce.system.evidence import Evidence, Starts
 from gce.system.left_out import Fit, recorded, starts_of
 from gce.system.system import Path, System
@@ -31,7 +31,7 @@ from gce.trajectory import Episode
 class Told(Evidence):
     """What episodes tell: the sums of the hierarchy."""
 
-    sums: Sums  # type: ignore[assignment]
+    sums: HierarchySums  # type: ignore[assignment]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -110,7 +110,7 @@ class GeneralSystem(System):
         spread: Spread,
     ) -> GeneralSystem:
         names = ("HH", "HY", "YY", "ZZ", "ZY", "ZH", "latent")
-        sums = Sums(int(text["rows"]), *(tensors[name] for name in names))
+        sums = HierarchySums(int(text["rows"]), *(tensors[name] for name in names))
         given = text["strengths"]
         shift, dense = (math.inf if given[name] is None else float(given[name]) for name in ("shift", "dense"))
         strengths = Strengths(shift, dense, tuple(sums.latent.tolist()))

@@ -26,7 +26,7 @@ from gce.graphs.graph import Graph
 from gce.graphs.topology import Topology
 from gce.model.hierarchy import Hierarchy, learner
 from gce.model.model import Model
-from gce.operators.hierarchy import Neighbourhoods, Strengths, Sums
+from gce.operators.hierarchy import HierarchySums, Neighbourhoods, Strengths
 from gce.system.evidence import Starts, normalised
 from gce.system.uncertainty import LARGEST_ERROR, Spread
 from gce.trajectory import Episode, check_one_system
@@ -147,7 +147,7 @@ class Fit:
     # ---- sums ----
 
     @torch.no_grad()
-    def sums(self, latent: Tensor, stretches: Sequence[Stretch]) -> Sums:
+    def sums(self, latent: Tensor, stretches: Sequence[Stretch]) -> HierarchySums:
         """Of all steps of some stretches."""
         motion, d, found = self.features.motion, self.model.config.num_observations, []
         x = torch.cat([self.episodes[e][0][t : t + length] for e, t, length in stretches])
@@ -159,10 +159,10 @@ class Fit:
             a = inputs[rows].transpose(0, 1)
             H = self.features.hidden(q, a, latent, self.wires)
             Y = motion.targets(q[..., :d], later[..., :d])
-            found.append(Sums.of(H, Y, self.near.rows(torch.cat([q, a], -1)), latent))
+            found.append(HierarchySums.of(H, Y, self.near.rows(torch.cat([q, a], -1)), latent))
         return reduce(add, found)
 
-    def halves(self, latent: Tensor) -> tuple[Sums, Sums]:
+    def halves(self, latent: Tensor) -> tuple[HierarchySums, HierarchySums]:
         return self.sums(latent, self._half(0)), self.sums(latent, self._half(1))
 
     def _half(self, k: int) -> list[Stretch]:
@@ -175,12 +175,14 @@ class Fit:
 
     # ---- strengths ----
 
-    def strengths(self, latent: Tensor, halves: tuple[Sums, Sums]) -> Strengths:
+    def strengths(self, latent: Tensor, halves: tuple[HierarchySums, HierarchySums]) -> Strengths:
         """kappa, then lambda, by rollouts of the half that operators were not fitted to."""
         gram, rows = self.features.gram, [half.rows for half in halves]
         theta = tuple(latent.tolist())
 
-        def chosen(candidates: Sequence[float], parts: Callable[[Sums, float], tuple[Tensor, Tensor | None]]) -> int:
+        def chosen(
+            candidates: Sequence[float], parts: Callable[[HierarchySums, float], tuple[Tensor, Tensor | None]]
+        ) -> int:
             found = np.zeros(len(candidates))
             for k, half in enumerate(halves):
                 made = [parts(half, share) for share in candidates]
@@ -190,7 +192,7 @@ class Fit:
 
         kappa = SHIFTS[chosen(SHIFTS, lambda half, share: (half.shifted(self.V, gram, share * half.rows), None))]
 
-        def both(half: Sums, share: float) -> tuple[Tensor, Tensor | None]:
+        def both(half: HierarchySums, share: float) -> tuple[Tensor, Tensor | None]:
             M = half.shifted(self.V, gram, kappa * half.rows)
             return M, half.dense(M, share * half.rows / self.topology.num_nodes)
 
@@ -224,7 +226,7 @@ class Fit:
 
     # ---- how far predictions are off ----
 
-    def spread(self, halves: tuple[Sums, Sums], strengths: Strengths) -> Spread:
+    def spread(self, halves: tuple[HierarchySums, HierarchySums], strengths: Strengths) -> Spread:
         """Of predicting some episodes of each half, whole, by the other."""
         spread, some = Spread.nothing(self.model.config.num_observations), 4
         for k, half in enumerate(halves):

@@ -123,7 +123,7 @@ class Learned(torch.nn.Module):
 
 
 @dataclass(frozen=True)
-class Fit:
+class FormFit:
     """A form in some features on a system."""
 
     system: Agents
@@ -156,7 +156,7 @@ def learned(weights: str, form: str, seed: int, iterations: int = 300) -> Learne
     """Trained on 8 nodes: an operator from half of the samples, its errors in features and in places on the others."""
     system, rng = Agents(8, SIGMAS[weights], seed), np.random.default_rng([seed, 7])
     network = Learned(seed, made(form).weighted)
-    fit = Fit(system, made(form), network, network.potential)
+    fit = FormFit(system, made(form), network, network.potential)
     optimiser = torch.optim.Adam(network.parameters(), 0.01)
     for _ in range(iterations):
         x, a = system.draw(400, rng)
@@ -179,7 +179,7 @@ def measure(nodes: int, samples: int, weights: str, form: str, features: str, se
     system, rng = Agents(nodes, SIGMAS[weights], seed), np.random.default_rng([seed, nodes, samples])
     network = learned(weights, form, seed) if features == "learned" else None
     psi, potential = (bumps, system.potential) if network is None else (network, network.potential)
-    fit = Fit(system, made(form), psi, potential)
+    fit = FormFit(system, made(form), psi, potential)
     x, a = system.draw(samples, rng)
     X = fit.regressors(x, a)
     C, ridge = fit.solved(X, psi(system.next(x, a, rng)))

@@ -29,8 +29,9 @@ from gce.model.files import load_model, shipped
 from gce.model.model import Model
 from gce.planning.closed_loop import control, figures, harm, problem_for, uncontrolled
 from gce.planning.controller import Controller, Plan, Planner, in_space_of
+from gce.potentials import make_potential
 from gce.system.system import System, adapt
-from gce.system.weights import spread_of, weights_along
+from gce.system.weights import spread_of, weights_along, with_potential
 from gce.trajectory import Dataset, Episode
 from gce.views.explorer.server import Job
 from gce.views.pages import drawn, scene_of, shown_coordinates
@@ -73,7 +74,7 @@ class Choice:
 
 
 @dataclass(frozen=True, eq=False)
-class Prepared:
+class PreparedSystem:
     """A system with its model adapted, and a goal to begin with.
 
     env: its simulator, just reset; None where there is none. problem: of the goal, for the usual horizon. unit: of
@@ -112,14 +113,8 @@ def choices(files: Sequence[Path] = ()) -> dict[str, Any]:
         sizes = {"low": low, "high": high, "start": world.object_range[0] + 2}
         trained = "The {} model was trained on {} to {} {}.".format(model.method, *world.object_range, world.words[1])
         entry: dict[str, Any] = {"counted": world.words[1], "potentials": potentials_of(model), "kind": "worlds"}
-        found.append(
-            {
-                **entry,
-                "name": name,
-                "objects": sizes,
-                "note": f"{trained} {model.features.note}".strip(),
-            }
-        )
+        note = f"{trained} {model.features.note}".strip()
+        found.append({**entry, "name": name, "objects": sizes, "note": note})
         for case in world.cases if importlib.util.find_spec("pandapower") else ():
             note = "A standard test case; the model was trained on random grids."
             found.append({**entry, "name": case, "objects": None, "note": note, "kind": "test cases"})
@@ -150,10 +145,7 @@ def under_potential(model: Model, name: str) -> Model:
         raise InputError(f"there is no potential {name!r} for this model; it has {', '.join(potentials_of(model))}")
     sigma = float(model.state_dict()["potential._log"].exp())
     potential, value = CHANGES[name][1](sigma, model.features.num_phi)
-    other = Model(dataclasses.replace(model.config, potential=potential, potential_value=value))
-    kept = {key: tensor for key, tensor in model.state_dict().items() if not key.startswith("potential.")}
-    other.load_state_dict({**other.state_dict(), **kept})
-    return other.eval()
+    return with_potential(model, make_potential(potential, model.features.num_phi, value))
 
 
 def check(request: dict[str, Any], files: Sequence[Path] = ()) -> Choice:
@@ -177,7 +169,7 @@ def _whole(request: dict[str, Any], name: str, low: int, high: int) -> int:
     return value
 
 
-def prepare(choice: Choice, job: Job, read: Reader | None = None) -> Prepared:
+def prepare(choice: Choice, job: Job, read: Reader | None = None) -> PreparedSystem:
     """Draw a system and record it, or read one of a data set, and adapt the model to it."""
     job.tell("loading the model", 0.02)
     if read is not None and Path(choice.world).suffix:
@@ -205,16 +197,16 @@ def adapted_to(model: Model, episodes: list[Episode], job: Job) -> System:
     return adapt(model, episodes, measure=False)
 
 
-def _simulated(choice: Choice, env: GraphEnv, system: System, goal: Array, recorded: list[Episode]) -> Prepared:
+def _simulated(choice: Choice, env: GraphEnv, system: System, goal: Array, recorded: list[Episode]) -> PreparedSystem:
     start = env._observation()
     problem = in_space_of(system.model, problem_for(env, goal, env.recipe.protocol))
     nothing, alike = uncontrolled(env, HORIZONS[1]), np.ones(goal.shape[1])
-    return Prepared(choice, env, system, problem, env.recipe.protocol, start, goal, recorded, nothing, alike,
+    return PreparedSystem(choice, env, system, problem, env.recipe.protocol, start, goal, recorded, nothing, alike,
                     env.positions, env.words, env.node_names)  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
-class Recorded:
+class RecordedSystem:
     """An episode of a data set, others of its system, the bounds of its actions, and the model to adapt."""
 
     model: Model
@@ -225,11 +217,11 @@ class Recorded:
     nodes: list[str]
 
 
-Reader = Callable[[Path, int], Recorded]
+Reader = Callable[[Path, int], RecordedSystem]
 """Of a data set's file and the number of an episode."""
 
 
-def _recorded(choice: Choice, job: Job, found: Recorded) -> Prepared:
+def _recorded(choice: Choice, job: Job, found: RecordedSystem) -> PreparedSystem:
     """A system of a data set; it is simulated where its world is known and its parameters were kept."""
     model, episode, low, high = found.model, found.episode, found.low, found.high
     system, recorded = adapted_to(model, found.others, job), [episode, *found.others]
@@ -245,12 +237,13 @@ def _recorded(choice: Choice, job: Job, found: Recorded) -> Prepared:
     problem = Problem(horizon=HORIZON, goal=went, low=low, high=high, state_cost=0.0, action_cost=1e-4, unit=unit,
                       action_unit=model.action_std.double().numpy())  # fmt: skip
     nothing = system.predict(start, np.zeros((HORIZONS[1], *low.shape)))
-    return Prepared(choice, None, system, in_space_of(model, problem), Protocol(HORIZON, HORIZONS[1], 0.0, 1.0, 1e-4),
-                    start, went, recorded, nothing, unit, np.ones(went.shape[1], bool),
-                    ("node", "nodes", "coordinates", "std"), found.nodes)  # fmt: skip
+    protocol = Protocol(HORIZON, HORIZONS[1], 0.0, 1.0, 1e-4)
+    words, moving = ("node", "nodes", "coordinates", "std"), np.ones(went.shape[1], bool)
+    known = (start, went, recorded, nothing, unit, moving, words, found.nodes)
+    return PreparedSystem(choice, None, system, in_space_of(model, problem), protocol, *known)
 
 
-def described(prepared: Prepared) -> dict[str, Any]:
+def described(prepared: PreparedSystem) -> dict[str, Any]:
     """A prepared system as the page draws it; JSON values."""
     system, problem = prepared.system, prepared.problem
     points, start, graph = system.model.config.points, prepared.start, system.graph
@@ -278,7 +271,7 @@ def described(prepared: Prepared) -> dict[str, Any]:
     }
 
 
-def sought(prepared: Prepared, goal: Array, horizon: int) -> tuple[Problem, Protocol]:
+def sought(prepared: PreparedSystem, goal: Array, horizon: int) -> tuple[Problem, Protocol]:
     """The problem of another goal and horizon."""
     usual = prepared.protocol
     protocol = dataclasses.replace(usual, horizon=horizon, feedback=min(usual.feedback, horizon))
@@ -287,7 +280,7 @@ def sought(prepared: Prepared, goal: Array, horizon: int) -> tuple[Problem, Prot
     return in_space_of(prepared.system.model, problem_for(prepared.env, goal, protocol)), protocol
 
 
-def reach(prepared: Prepared, goal: Array, horizon: int, job: Job) -> dict[str, Any]:
+def reach(prepared: PreparedSystem, goal: Array, horizon: int, job: Job) -> dict[str, Any]:
     """How near the model alone thinks it can get: one plan from the start, which nobody carries out."""
     problem, protocol = sought(prepared, goal, horizon)
 
@@ -303,7 +296,7 @@ def reach(prepared: Prepared, goal: Array, horizon: int, job: Job) -> dict[str, 
     }
 
 
-def pursue(prepared: Prepared, goal: Array, horizon: int, job: Job) -> dict[str, Any]:
+def pursue(prepared: PreparedSystem, goal: Array, horizon: int, job: Job) -> dict[str, Any]:
     """Plan for a goal and act on the simulator; plans and steps are added to the job as they come."""
     problem, protocol = sought(prepared, goal, horizon)
     env, teller = prepared.env, Teller(prepared, problem, goal, protocol, job)
@@ -333,7 +326,7 @@ def pursue(prepared: Prepared, goal: Array, horizon: int, job: Job) -> dict[str,
 class Teller(Planner):
     """A controller that tells a job of its plans and of the steps that are taken."""
 
-    def __init__(self, prepared: Prepared, problem: Problem, goal: Array, protocol: Protocol, job: Job) -> None:
+    def __init__(self, prepared: PreparedSystem, problem: Problem, goal: Array, protocol: Protocol, job: Job) -> None:
         self._prepared, self._goal, self._job = prepared, goal, job
         self._controller = Controller(prepared.system, problem, tolerance=protocol.tolerance, tell=self._turn)
         self._horizon, self._feedback = protocol.horizon, protocol.feedback
