@@ -97,7 +97,9 @@ def test_a_network_is_trained_once_for_its_minutes_and_kept(folder, tmp_path, mo
     foreign._baseline("gns", (folder / "ring_train.npz", "actions"), tmp_path / "results/models/foreign/ring/gns", 0.01)
     keys = {r["key"] for r in json.loads((tmp_path / "results" / "foreign.json").read_text())["runs"]}
     (place := tmp_path / "results/models/foreign/ring/gns").rename(tmp_path / "kept")
-    monkeypatch.setattr(foreign, "train_baseline", lambda *a, **k: again(*a, **{**k, "seed": 1}))
+    monkeypatch.setattr(
+        foreign, "train_baseline", lambda *a, **k: again(*a, **{**k, "schedule": k["schedule"] | {"seed": 1}})
+    )
     for cached in (foreign._baseline, tensor_digest):
         cached.cache_clear()
     context = Context(tmp_path / "results/models", tmp_path / "results", data=folder, train_minutes=0.01)
