@@ -1,6 +1,7 @@
 """Predictions of systems of others: cells that are kept, tables with n and wins, refusals in sentences."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from gce.errors import InputError
 from gce.reproduce import foreign
 from gce.reproduce.experiment import PRESETS, Context
 from gce.reproduce.foreign import Foreign, kinds_in, recordings
+from gce.reproduce.versions import tensor_digest
 
 
 def archive(file, systems=3, episodes=6, seed=0, **changes):
@@ -57,6 +59,21 @@ def test_methods_without_training_have_a_row_and_runs_are_kept(folder, tmp_path,
     assert run(folder, tmp_path) == page
 
 
+def test_other_actions_have_tables_of_their_own(tmp_path, monkeypatch):
+    monkeypatch.setattr(Foreign, "methods", lambda self, data, context: ["dmdc"])
+    place = tmp_path / "data"
+    place.mkdir()
+    for part in ("train", "validation"):
+        idle = {f"{g}/setpoints": np.ones((6, 12, 4, 2)) for g in range(3)}
+        archive(place / f"ring_{part}.npz", **idle)
+    page = run(place, tmp_path)
+    assert page.index("## ring,") < page.index("## ring, actions: setpoints,")
+    assert recordings(place / "ring_train.npz", "setpoints")[0].actions.shape == (12, 4, 2)
+    records = json.loads((tmp_path / "results" / "foreign.json").read_text())["runs"]
+    errors = {"actions" in r["settings"]: r["figures"]["mean"] for r in records if r["settings"]["episodes"] == 2}
+    assert errors[True] > 3 * errors[False]  # setpoints that say nothing
+
+
 def test_a_figure_is_what_its_definition_says(folder, tmp_path):
     experiment, context = Foreign(), Context(tmp_path / "models", tmp_path / "results", data=folder)
     cell = next(c for c in experiment.cells(PRESETS["quick"], context) if c.settings["method"] == "persistence")
@@ -75,8 +92,23 @@ def test_a_network_is_trained_once_for_its_minutes_and_kept(folder, tmp_path, mo
     about = json.loads((tmp_path / "results/models/foreign/ring/gns/baseline.json").read_text())["about"]
     assert about["cpu_minutes_asked"] == 0.01
     foreign._baseline.cache_clear()
+    again = foreign.train_baseline
     monkeypatch.setattr(foreign, "train_baseline", lambda *a, **k: pytest.fail("trained again"))
-    foreign._baseline("gns", folder / "ring_train.npz", tmp_path / "results/models/foreign/ring/gns", 0.01)
+    foreign._baseline("gns", (folder / "ring_train.npz", "actions"), tmp_path / "results/models/foreign/ring/gns", 0.01)
+    keys = {r["key"] for r in json.loads((tmp_path / "results" / "foreign.json").read_text())["runs"]}
+    (place := tmp_path / "results/models/foreign/ring/gns").rename(tmp_path / "kept")
+    monkeypatch.setattr(
+        foreign, "train_baseline", lambda *a, **k: again(*a, **{**k, "schedule": k["schedule"] | {"seed": 1}})
+    )
+    for cached in (foreign._baseline, tensor_digest):
+        cached.cache_clear()
+    context = Context(tmp_path / "results/models", tmp_path / "results", data=folder, train_minutes=0.01)
+    assert not keys & {cell.key for cell in Foreign().cells(PRESETS["quick"], context)}, "of another model"
+    shutil.rmtree(place)
+    (tmp_path / "kept").rename(place)
+    for cached in (foreign._baseline, tensor_digest):
+        cached.cache_clear()
+    assert keys == {cell.key for cell in Foreign().cells(PRESETS["quick"], context)}
 
 
 def test_wins_are_counted_by_system(tmp_path):

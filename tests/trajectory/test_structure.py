@@ -215,3 +215,10 @@ def test_structure_of_drones(actions):
     assert [m[:2] for m in found.moves] == [(0, 3), (1, 4), (2, 5), (6, 9), (7, 10)]
     assert found.vectors == ((0, 1, 2), (3, 4, 5))
     assert not found.turn_invariant and not found.disagreeing
+
+
+def test_recordings_without_actions_have_a_structure():
+    rng = np.random.default_rng(0)
+    paths = [np.cumsum(rng.normal(size=(40, 3, 1)), axis=0) for _ in range(6)]
+    found = find_structure(Dataset.from_arrays(paths, None, np.array([[0, 1], [1, 2]])))
+    assert found.shift_invariant == (0,) and not found.late_action

@@ -19,13 +19,14 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from gce.errors import InputError
 from gce.features.base import Encode, Features, FeaturesConfig, StateShape
 from gce.features.inputs import InputLayer
 from gce.features.motion import Motion
+from gce.graphs.graph import edge_places
 from gce.graphs.topology import Topology
 
 LATENTS = 32
@@ -96,7 +97,7 @@ class Global(nn.Module):
 class Wires:
     """A topology without the edges of nodes to themselves, and what is known of its nodes and edges.
 
-    splits: (nodes, edges) of each of the graphs joined.
+    splits: (nodes, edges) of each of the graphs joined. places: as `edge_places` gives them.
     """
 
     senders: Tensor
@@ -105,6 +106,15 @@ class Wires:
     nodes: Float[Tensor, "nodes 1 _"]
     edges: Float[Tensor, "edges 1 _"]
     splits: tuple[tuple[int, int], ...]
+    places: Int[Tensor, "2 _"]
+
+    def acted(self, by_node: Float[Tensor, "nodes batch k"]) -> Float[Tensor, "edges batch 2"]:
+        """Actions on edges and on their ways back, from columns of the receivers."""
+        k = by_node.shape[-1]
+        ends = torch.stack([self.receivers, self.senders])
+        there = (self.places >= 0) & (self.places < k)
+        found = by_node.movedim(-1, 1)[ends, self.places.clamp(0, k - 1)]  # [2, edges, batch]
+        return (found * there.unsqueeze(-1)).movedim(0, -1)
 
     def heard(
         self, sent: Float[Tensor, "nodes ..."], received: Float[Tensor, "nodes ..."]
@@ -152,8 +162,9 @@ class General(Features):
         self.layer = s.input_layer(InputLayer)
         known = s.num_node_types + s.num_node_attributes
         before = (s.history - 1) * s.num_observations + s.previous_action * s.num_actions
-        own = len(self.motion.kept) + before + s.num_inputs
-        between = s.num_observations + s.num_relations + s.num_edge_attributes
+        self.on_edges = int(config.structure.get("edge_actions", 0))
+        own = len(self.motion.kept) + before + s.num_inputs - self.on_edges
+        between = s.num_observations + s.num_relations + s.num_edge_attributes + 2 * bool(self.on_edges)
         self.encode = layers(own + known + config.latent, w, w)
         self.passes = nn.ModuleList(Round(w) for _ in range(config.rounds))
         self.whole = Global(w, config.channels) if config.channels else None
@@ -221,7 +232,12 @@ class General(Features):
             torch.cat([kinds, of_nodes], -1).unsqueeze(1),
             torch.cat([relations, of_edges], -1).unsqueeze(1),
             tuple(zip(topology.splits, counts, strict=True)),
+            self._places(topology)[:, other] if self.on_edges else receivers.new_zeros(2, 0),
         )
+
+    def _places(self, topology: Topology) -> Tensor:
+        ends = (side.cpu().numpy() for side in (topology.senders, topology.receivers))
+        return torch.as_tensor(edge_places(*ends), device=topology.receivers.device)
 
     def between(self, q: Float[Tensor, "nodes batch d"], wires: Wires) -> Float[Tensor, "edges batch d"]:
         """Senders less receivers, as the receivers see them."""
@@ -242,16 +258,22 @@ class General(Features):
             own.append(self.motion.seen_from((place - q[..., d : 2 * d]) / self.motion.step, place))
         if s.late_action:  # felt through the action before, which the state holds
             inputs = torch.cat([torch.zeros_like(acted), inputs[..., s.num_actions :]], -1)
+        told = [wires.edges.expand(-1, batch[1], -1)]
+        if self.on_edges:
+            a = s.num_actions
+            by_node = (acted if s.late_action else inputs)[..., a - self.on_edges : a]
+            told.append(wires.acted(by_node))
+            inputs = torch.cat([inputs[..., : a - self.on_edges], inputs[..., a:]], -1)
         known = wires.nodes.expand(-1, batch[1], -1)
         h = self.encode(torch.cat([*own, inputs, known, latent.expand(*batch, -1)], -1))
         e = (self.between(place, wires) - self.edge_mean[wires.relation][:, None]) / self.edge_std[wires.relation][
             :, None
         ]
-        told = self.edge(torch.cat([e, wires.edges.expand(-1, batch[1], -1)], -1)).split(self.config.width, -1)
+        of_edges = self.edge(torch.cat([e, *told], -1)).split(self.config.width, -1)
         for k, one in enumerate(self.passes):
             if k == self.config.rounds // 2 and self.whole is not None:
-                h = self.whole(h, told[-1], wires)
-            h = one(h, told[k], wires)
+                h = self.whole(h, of_edges[-1], wires)
+            h = one(h, of_edges[k], wires)
         return torch.cat([self.decode(h), torch.ones_like(h[..., :1])], -1)
 
     def measure(self, mean: Float[Tensor, " d"], std: Float[Tensor, " d"], step: Float[Tensor, " d"]) -> None:

@@ -335,6 +335,22 @@ class Graph(Shown):
         return Data(edge_index=torch.as_tensor(self.edge_index), num_nodes=self.num_nodes, **tensors)
 
 
+def edge_places(senders: Int[np.ndarray, " edges"], receivers: Int[np.ndarray, " edges"]) -> Int[np.ndarray, "2 edges"]:
+    """The place of each edge among those into its receiver, by the number of the sender, and that of its way back.
+
+    Edges of a node to itself have none, -1; nor has a way back that is not there.
+    """
+    n = 1 + max(senders.max(initial=0), receivers.max(initial=0))
+    known = np.sort((receivers * n + senders)[senders != receivers])
+
+    def place(s: np.ndarray, r: np.ndarray) -> np.ndarray:
+        at = np.searchsorted(known, r * n + s)
+        there = np.isin(r * n + s, known)
+        return np.where(there, at - np.searchsorted(known, r * n), -1)
+
+    return np.stack([place(senders, receivers), place(receivers, senders)])
+
+
 # ---- checks ----
 
 

@@ -2,7 +2,8 @@
 
 A folder holds KIND_train and KIND_validation, data set files (.h5) or archives (.npz) with arrays `K/NAME`, K the
 number of a system: observations [episodes, T+1, nodes, d], actions [episodes, T, nodes, a], edges [2, E] and, if there
-are any, edge_type, node_type, actuated. Nothing here knows a kind. Of a validation system the last four episodes are
+are any, edge_type, node_type, actuated; other arrays of four axes are actions in the place of `actions`, and get tables
+of their own. Nothing here knows a kind. Of a validation system the last four episodes are
 predicted from their first observation and their actions, after adapting to the first k,
 
     NRMSE = mean_t min(10, root mean square of (predicted - recorded) / std),   std: of the training recordings.
@@ -36,7 +37,7 @@ from gce.names import METHODS
 from gce.reproduce.experiment import Cell, Context, Experiment, Preset, digest
 from gce.reproduce.recipes import OURS
 from gce.reproduce.statistics import Record, markdown, select, values_of
-from gce.reproduce.versions import method_version
+from gce.reproduce.versions import method_version, tensor_digest
 from gce.system.system import adapt
 from gce.training.learning import train
 from gce.trajectory import Dataset, Episode
@@ -47,6 +48,7 @@ ASKED = 4
 """Episodes of a system that are predicted, its last."""
 ALONE = ("persistence", "gns")
 """Methods that do not adapt."""
+UNTRAINED = ("persistence", "dmdc")
 TITLES = {"persistence": "persistence", "dmdc": "DMDc", "gns": "GNS, not tuned", "gns_tuned": "GNS, tuned"}
 TABLE = (*TITLES, "published", "structured", "general")
 ENDLESS = 10**6
@@ -54,6 +56,8 @@ ENDLESS = 10**6
 
 
 class Foreign(Experiment):
+    """Models that are missing are trained when cells are listed: what they became decides the runs."""
+
     name: ClassVar[str] = "foreign"
     about: ClassVar[str] = "NRMSE of whole episodes on systems of others, after 1 to 32 episodes (--data)"
 
@@ -62,16 +66,24 @@ class Foreign(Experiment):
             context.leave_out("foreign needs recordings: give their folder with --data")
             return []
         found = []
-        for kind, files in kinds_in(context.data).items():
-            data = recordings(files[1])
+        each = [(kind, files, acted) for kind, files in kinds_in(context.data).items() for acted in actions_in(*files)]
+        for kind, files, acted in each:
+            data = recordings(files[1], acted)
+            of_kind = {"kind": kind, **({} if acted == "actions" else {"actions": acted})}
             counts = np.unique(data.groups, return_counts=True)[1][: preset.trajectories]
             for method in self.methods(data, context):
-                trained = {} if method in ("persistence", "dmdc") else {"minutes": context.train_minutes}
-                conditions = {"method": [method, _version(method)], **trained}
+                trained: dict[str, Any] = {}
+                conditions: dict[str, Any] = {"method": [method, _version(method)]}
+                if method not in UNTRAINED:
+                    trained = {"minutes": context.train_minutes}
+                    place = _place(context, kind, acted, method)
+                    subject(method, (files[0], acted), place.parent, context.train_minutes)
+                    (tensors,) = place.glob("*.safetensors")
+                    conditions |= {**trained, "model": tensor_digest(tensors)}
                 for seed, count in enumerate(counts):
                     for k in (0,) if method in ALONE else ADAPTED:
                         if k + ASKED <= count:
-                            settings = {"kind": kind, "method": method, "episodes": k, **trained}
+                            settings = {**of_kind, "method": method, "episodes": k, **trained}
                             found.append(Cell(self.name, settings, seed, self.version, conditions, files))
         return sorted(found, key=lambda cell: cell.seed)
 
@@ -84,12 +96,14 @@ class Foreign(Experiment):
         return [name for name in known if name != "published" or data.world in WORLDS]
 
     def run(self, cell: Cell, context: Context) -> dict[str, Any]:
-        s, files = cell.settings, cell.files
-        data = recordings(files[1])
+        s, acted = cell.settings, cell.settings.get("actions", "actions")
+        data = recordings(cell.files[1], acted)
         group = data.group(int(np.unique(data.groups)[cell.seed]))
         episodes = [data[int(k)] for k in group.episodes]
-        unit = _unit(files[0])
-        found = _subject(s["method"], files, s["kind"], context)(episodes[: s["episodes"]], episodes[-1])
+        unit = _unit(cell.files[0])
+        place = _place(context, s["kind"], acted, s["method"])
+        adapted = subject(s["method"], (cell.files[0], acted), place.parent, context.train_minutes)
+        found = adapted(episodes[: s["episodes"]], episodes[-1])
         errors = []
         for episode in episodes[-ASKED:]:
             truth = episode.observations.astype(float)
@@ -104,10 +118,15 @@ class Foreign(Experiment):
             "Mean (median) over systems of the NRMSE of whole episodes, clipped at 10, by the number of episodes "
             "adapted to; then how many systems ours predict better than a reference, and the ratio of the means."
         ]
-        for kind in values_of(records, "kind"):
-            mine = select(records, kind=kind)
+        titles: dict[str, list[Record]] = {}
+        for r in records:
+            title = r["settings"]["kind"] + (
+                f", actions: {r['settings']['actions']}" if "actions" in r["settings"] else ""
+            )
+            titles.setdefault(title, []).append(r)
+        for title, mine in sorted(titles.items()):
             minutes = max((r["settings"].get("minutes", 0) for r in mine), default=0)
-            parts += [f"## {kind}, trained for {minutes:g} CPU minutes", _figures(mine), _wins(mine)]
+            parts += [f"## {title}, trained for {minutes:g} CPU minutes", _figures(mine), _wins(mine)]
         return "\n\n".join(parts)
 
 
@@ -150,18 +169,26 @@ Adapting = Callable[[Sequence[Episode], Episode], Any]
 """(episodes to adapt to, one of the system) to what predicts."""
 
 
+def _place(context: Context, kind: str, acted: str, method: str) -> Path:
+    """The folder of a model."""
+    return (
+        context.models / "foreign" / (kind if acted == "actions" else f"{kind}_{acted}") / method.removesuffix("_tuned")
+    )
+
+
 def _version(method: str) -> int:
     if method == "persistence":
         return 1
     return method_version(OURS if method in METHODS else method.removesuffix("_tuned"))
 
 
-def _subject(method: str, files: tuple[Path, ...], kind: str, context: Context) -> Adapting:
+def subject(method: str, of: tuple[Path, str], kind: Path, minutes: float) -> Adapting:
+    """of: the recordings to train on, and which actions; kind: the folder of its models."""
     if method == "persistence":
         return lambda episodes, one: Persistence()
-    place = context.models / "foreign" / kind / method.removesuffix("_tuned")
+    place = kind / method.removesuffix("_tuned")
     if method in METHODS:
-        model = _trained_ours(method, files[0], place, context.train_minutes)
+        model = _trained_ours(method, of, place, minutes)
 
         def adapted(episodes: Sequence[Episode], one: Episode) -> Any:
             with warnings.catch_warnings():
@@ -169,7 +196,7 @@ def _subject(method: str, files: tuple[Path, ...], kind: str, context: Context) 
                 return adapt(model, episodes, measure=False)
 
         return adapted
-    baseline = _baseline(method.removesuffix("_tuned"), files[0], place, context.train_minutes)
+    baseline = _baseline(method.removesuffix("_tuned"), of, place, minutes)
     if method == "gns":
         return lambda episodes, one: copy.deepcopy(baseline).double().adapted(one.graph)
     return lambda episodes, one: adapt_baseline(baseline, episodes)
@@ -185,26 +212,26 @@ def _same(found: dict[str, Any], wanted: dict[str, Any]) -> bool:
 
 
 @lru_cache(maxsize=32)
-def _trained_ours(method: str, file: Path, place: Path, minutes: float) -> Any:
+def _trained_ours(method: str, of: tuple[Path, str], place: Path, minutes: float) -> Any:
     """The model in its place, trained there where it is missing or of other recordings."""
-    about = _about(file, minutes)
+    about = _about(of[0], minutes)
     if (place / "model.json").is_file() and _same(about_model(place), about):
         return load_model(place)
-    done = train(recordings(file), method=method, minutes=minutes, folder=place / _stem(about), tell=lambda now: None)
+    done = train(recordings(*of), method=method, minutes=minutes, folder=place / _stem(about), tell=lambda now: None)
     save_model(done.model, place, {**about, "seconds": done.seconds, "validation_nrmse": done.validation_nrmse})
     return done.model
 
 
 @lru_cache(maxsize=32)
-def _baseline(name: str, file: Path, place: Path, minutes: float) -> Any:
-    about = _about(file, minutes)
+def _baseline(name: str, of: tuple[Path, str], place: Path, minutes: float) -> Any:
+    about = _about(of[0], minutes)
     if (place / "baseline.json").is_file() and _same(about_baseline(place), about):
         return load(place)
     timed = (
         {"minutes": minutes, "iterations": ENDLESS, "parts": ()} if hasattr(baseline_named(name), "schedule") else {}
     )
     model: Baseline = train_baseline(
-        name, recordings(file), folder=place / _stem(about) if timed else None, validation_systems=1, schedule=timed
+        name, recordings(*of), folder=place / _stem(about) if timed else None, validation_systems=1, schedule=timed
     )
     save(model, place, about)
     return model
@@ -242,6 +269,15 @@ def kinds_in(folder: Path) -> dict[str, tuple[Path, Path]]:
     return {kind: (parts["train"], parts["validation"]) for kind, parts in found.items()}
 
 
+def actions_in(train: Path, test: Path) -> list[str]:
+    """The arrays of a kind that hold actions."""
+    others = []
+    if train.suffix == test.suffix == ".npz":
+        shared = [{n for n, a in next(iter(_read(file).values())).items() if a.ndim == 4} for file in (train, test)]
+        others = sorted((shared[0] & shared[1]) - {"observations", "actions"})
+    return ["actions", *others]
+
+
 @lru_cache(maxsize=32)
 def _unit(file: Path) -> np.ndarray:
     """The standard deviations of recordings, which errors are measured in."""
@@ -249,15 +285,18 @@ def _unit(file: Path) -> np.ndarray:
 
 
 @lru_cache(maxsize=32)
-def recordings(file: Path) -> Dataset:
-    """A data set in memory; the time step of archives is that of their velocities, where there are any."""
+def recordings(file: Path, actions: str = "actions") -> Dataset:
+    """A data set in memory; the time step of archives is that of their velocities, where there are any.
+
+    actions: the array of an archive that holds them.
+    """
     if file.suffix == ".h5":
         return Dataset.open(file)
     systems = _read(file)
     rows = [(g, s, e) for g, s in systems.items() for e in range(len(s["observations"]))]
     data = Dataset.from_arrays(
         [s["observations"][e].astype(float) for _, s, e in rows],
-        [s["actions"][e].astype(float) for _, s, e in rows],
+        [s[actions][e].astype(float) for _, s, e in rows],
         [s["edges"] for _, s, _ in rows],
         groups=[g for g, _, _ in rows],
         edge_type=_of_all(rows, "edge_type"),
@@ -276,6 +315,7 @@ def _of_all(rows: Sequence[tuple[int, dict[str, np.ndarray], int]], name: str) -
     return [s[name] for _, s, _ in rows] if all(name in s for _, s, _ in rows) else None
 
 
+@lru_cache(maxsize=8)
 def _read(file: Path) -> dict[int, dict[str, np.ndarray]]:
     """Arrays by system and name."""
     found: dict[int, dict[str, np.ndarray]] = {}

@@ -210,6 +210,8 @@ def take_units(model: Units, data: Dataset, seed: int) -> Dataset:
     model.observation_mean.copy_(torch.as_tensor(units.observation_mean))
     model.observation_std.copy_(torch.as_tensor(units.observation_std))
     model.action_std.copy_(torch.as_tensor(units.action_std))
+    if k := data.metadata.get("structure", {}).get("edge_actions", 0):  # in one unit, whichever edge they act on
+        model.action_std[-k:] = model.action_std[-k:].square().mean().sqrt()
     if e := len(model.exogenous_std):
         rows = [episode.exogenous.reshape(-1, e) for episode in part if episode.exogenous is not None]
         std = torch.as_tensor(np.concatenate(rows).std(0))

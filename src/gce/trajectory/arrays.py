@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from gce.errors import InputError, real, said_of, table
-from gce.graphs.graph import Graph
+from gce.graphs.graph import Graph, edge_places
 from gce.graphs.hyperedges import memberships
 from gce.trajectory.episode import Episode, Limits, check_arrays
 
@@ -21,6 +21,7 @@ def episodes_from_arrays(
     groups: Sequence[Hashable] | None,
     undirected: bool,
     systems: dict[str, tuple[Any, int]],
+    edge_actions: Any = None,
 ) -> tuple[list[Episode], list[int]]:
     """Episodes and the number of the system of each; see `Dataset.from_arrays`.
 
@@ -40,6 +41,9 @@ def episodes_from_arrays(
     firsts = [numbers.index(g) for g in range(max(numbers) + 1)]
     graphs = _graphs([described[k][:6] for k in firsts], [seen[k].shape[1] for k in firsts], firsts, undirected)
 
+    on_edges = [np.zeros((len(a), a.shape[1], 0)) for a in acted]
+    if edge_actions is not None:
+        on_edges = _by_receiver(edge_actions, acted, indices, graphs, numbers)
     limits, parameters = [], []
     for g, k in enumerate(firsts):
         *_, names, acts, low, high = described[k]
@@ -50,14 +54,42 @@ def episodes_from_arrays(
             check_arrays(graphs[g], seen[e], acted[e], known[e] if known else None, where=f"episode {e}: ")
         bounds = None if low is None else (low, high)
         with said_of(f"episode {k}"):
-            limits.append(Limits.filled([acted[e] for e in members], acts, bounds))
+            of_nodes = Limits.filled([acted[e] for e in members], acts, bounds)
         for e in members:
-            limits[g].check(acted[e], where=f"episode {e}: ")
+            of_nodes.check(acted[e], where=f"episode {e}: ")
+            acted[e] = np.concatenate([acted[e], on_edges[e]], axis=2)
+        of_edges = Limits.filled([on_edges[e] for e in members])
+        sides = ((of_nodes.low, of_edges.low), (of_nodes.high, of_edges.high))
+        limits.append(Limits(*(np.concatenate(side, axis=1) for side in sides)))
     episodes = [
         Episode(graphs[g], seen[e], acted[e], known[e] if known else None, parameters[g], limits=limits[g])
         for e, g in enumerate(numbers)
     ]
     return episodes, numbers
+
+
+def _by_receiver(
+    given: Any, acted: list[np.ndarray], indices: list[Any], graphs: list[Graph], numbers: list[int]
+) -> list[np.ndarray]:
+    """Actions on edges [T, E, 1] as columns of their receivers, [T, nodes, places] (`edge_places`)."""
+    found, most = [], 0
+    for e, u in enumerate(_episodes("edge_actions", given, ("T", "edges", "1"), len(acted))):
+        index, graph = np.asarray(indices[e]), graphs[numbers[e]]
+        if u.shape != (len(acted[e]), index.shape[1], 1):
+            raise InputError(
+                f"episode {e}: edge_actions has shape {u.shape}, expected ({len(acted[e])}, {index.shape[1]}, 1): "
+                "[T, E, 1], one number an edge of edge_index"
+            )
+        if not np.isfinite(u).all() or u[:, index[0] == index[1]].any():
+            raise InputError(f"episode {e}: edge_actions must be finite, and 0 on edges of a node to itself")
+        place = edge_places(graph.senders, graph.receivers)[0]
+        there = dict(zip(zip(graph.senders.tolist(), graph.receivers.tolist(), strict=True), place, strict=True))
+        at = np.array([there[s, r] for s, r in index.T.tolist()], int)
+        columns = np.zeros((*acted[e].shape[:2], 1 + max(0, at.max(initial=0))))
+        columns[:, index[1, at >= 0], at[at >= 0]] = u[:, at >= 0, 0]
+        most = max(most, 1 + int(np.flatnonzero(columns.any((0, 1))).max(initial=0)))
+        found.append(columns)
+    return [np.pad(c, ((0, 0), (0, 0), (0, max(0, most - c.shape[2]))))[..., :most] for c in found]
 
 
 def each_hyperedges(hyperedges: Any, types: Any, count: int) -> list[np.ndarray] | None:

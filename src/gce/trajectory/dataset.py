@@ -94,11 +94,14 @@ class Dataset(Shown, Sequence[Episode]):
         observation_names: Sequence[str] | None = None,
         action_names: Sequence[str] | None = None,
         structure: dict[str, Any] | None = None,
+        edge_actions: Any = None,
     ) -> Dataset:
         """In memory, from lists with one array an episode.
 
         observations, actions, exogenous: arrays [T+1, N, d], [T, N, a] and [T, N, e]; T and N may differ from episode
             to episode. actions None: a system without actions.
+        edge_actions: [T, E, 1], such as a joint's torque, one number an edge of `edge_index`. Kept as further action
+            columns of the receivers, one for each neighbour in the order of their numbers.
         groups: the system (any name or number) each episode is of; by default all are of one.
 
         What follows describes a system; give one for all, or a list with one an episode:
@@ -139,7 +142,13 @@ class Dataset(Shown, Sequence[Episode]):
                 "the lowest action": (low, 2),
                 "the highest action": (high, 2),
             },
+            edge_actions,
         )
+        if edge_actions is not None:
+            more = episodes[0].actions.shape[2] - (0 if actions is None else np.shape(actions[0])[2])
+            structure = {**(structure or {}), "edge_actions": more}
+            if action_names is not None:
+                action_names = [*action_names, *(f"edge_action_{k}" for k in range(more))]
         names = {"observation_names": observation_names, "action_names": action_names}
         return cls.from_episodes(episodes, numbers, describe(dt, structure, names, episodes[0]))
 

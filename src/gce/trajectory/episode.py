@@ -225,15 +225,15 @@ class Limits:
     ) -> Limits:
         """As given; what is missing is taken from recorded actions [T, nodes, coordinates] of the system.
 
-        Nodes act whose action was ever other than 0, and bounds are the lowest and highest action recorded of any
-        node, so that no plan leaves what was tried.
+        Coordinates of a node act that were ever other than 0, and bounds are the lowest and highest action recorded of
+        any node, so that no plan leaves what was tried.
         """
         lowest, highest = (np.stack([pick(a, axis=0) for a in actions]) for pick in (np.min, np.max))
-        if actuated is None:
-            actuated = ((lowest != 0) | (highest != 0)).any(axis=(0, 2))
+        used = ((lowest != 0) | (highest != 0)).any(axis=0) | (actuated is not None)
         if bounds is None:
             bounds = (lowest.min(axis=(0, 1)), highest.max(axis=(0, 1)))
-        return cls.of(actions[0].shape[1], actions[0].shape[2], actuated, bounds)
+        given = cls.of(actions[0].shape[1], actions[0].shape[2], actuated, bounds)
+        return cls(np.where(used, given.low, 0.0), np.where(used, given.high, 0.0))
 
     def check(self, actions: Array, where: str = "") -> None:
         """Refuse recorded actions of nodes that take none; actions beyond the bounds are the recording's affair."""

@@ -59,6 +59,7 @@ def told(data: Dataset, found: Structure) -> list[str]:
     if found.turn_invariant:
         about = "" if found.turn_axis is None else f" about the axis of {name(found.turn_axis)}"
         said.append(f"turns{about} leave the dynamics alone")
+    said += [f"the last {found.edge_actions} action columns act on edges"] if found.edge_actions else []
     said += ["actions show one step late"] if found.late_action else []
     said += ["the observation before tells much: train with a history of two"] if found.history > 1 else []
     return said or ["no velocities, angles, vectors or invariances"]

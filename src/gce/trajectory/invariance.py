@@ -88,7 +88,7 @@ def turning(rows: Rows, found: Structure) -> Structure:
     if len(sizes) != 1 or 2 * len(pairs) != len(found.vectors) or (found.circles and sizes == {3}):
         return found
     for axes in ((0, 1, 2), (0, 1), (0, 2), (1, 2)) if sizes == {3} else ((0, 1),):
-        acting = _acting(rows.action.shape[1], axes, sizes.pop() if sizes == {2} else 3)
+        acting = _acting(rows.action.shape[1] - found.edge_actions, axes, sizes.pop() if sizes == {2} else 3)
         if _turned(rows, found, pairs, axes, acting):
             axis = pairs[0][0][3 - sum(axes)] if sizes == {3} and len(axes) == 2 else None
             return replace(found, turn_invariant=True, turn_axis=axis, action_vectors=acting)

@@ -47,7 +47,9 @@ class Structure:
     vectors: coordinates in the plane or in space, positions and velocities each; action_vectors: of action columns.
     shift_invariant: coordinates of which only differences to neighbours matter. turn_invariant: turns of all vectors
     and circles leave the dynamics alone; turn_axis: in space, the coordinate about whose axis, None about all.
-    late_action: an action shows one step late. history: 2 where the observation before tells much more.
+    edge_actions: how many of the last action columns act on edges: the k-th of node i on the edge from its k-th
+    neighbour by number. late_action: an action shows one step late. history: 2 where the observation before
+    tells much more.
     constant, tiny: columns that stay, or vary below what numbers resolve.
     disagreeing: (position, velocity, r^2) where the velocity should be the position's and is not.
     """
@@ -61,6 +63,7 @@ class Structure:
     shift_invariant: tuple[int, ...] = ()
     turn_invariant: bool = False
     turn_axis: int | None = None
+    edge_actions: int = 0
     late_action: bool = False
     history: int = 1
     constant: tuple[int, ...] = ()
@@ -91,6 +94,7 @@ FORMS = {
     "shift_invariant": "[column, ...], by number",
     "turn_invariant": "true or false",
     "turn_axis": "the number of a column",
+    "edge_actions": "how many of the last action columns act on edges",
     "late_action": "true or false",
     "history": "1 or 2",
     "constant": "[column, ...], by number",
@@ -120,6 +124,8 @@ def _fits(name: str, value: Any, columns: int | None) -> bool:
         return isinstance(value, bool)
     if name == "turn_axis":
         return value is None or column(value)
+    if name == "edge_actions":
+        return isinstance(value, int) and not isinstance(value, bool) and value >= 0
     if name == "history":
         return value in (1, 2) and not isinstance(value, bool)
     if not isinstance(value, tuple):
@@ -159,6 +165,11 @@ def find_structure(data: Dataset) -> Structure:
     rows = Rows.of(data)
     said = check_said(data.metadata.get("structure", {}), rows.now.shape[1])
     read = Structure.read(said, rows.now.shape[1])
+    if read.edge_actions > rows.action.shape[1]:
+        raise InputError(
+            f"the structure says edge_actions = {read.edge_actions}, but there are {rows.action.shape[1]} action "
+            "columns; say how many of these, the last ones, act on edges"
+        )
     given = {name: getattr(read, name) for name in FORMS if name in said}
     found = _moving(rows, _columns(rows), data)
     for x, y, vx, vy in said.get("points", ()):
