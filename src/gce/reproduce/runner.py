@@ -73,6 +73,7 @@ grid, and where that model is missing, it is the one that comes with the package
 
 OTHERS = {
     "consistency.json": ("consistency", "predicted embeddings converge as the paper proves"),
+    "theory.json": ("theory --seeds 3", "what the forms need of samples and nodes; features and distributions"),
     "control_runs_rope.json": ("control_runs --world rope --runs 8000 --systems 160", "does control always end well?"),
     "control_runs_soft.json": ("control_runs --world soft --runs 800 --systems 16", "the same"),
     "control_runs_swim.json": ("control_runs --world swim --runs 800 --systems 16", "the same"),
