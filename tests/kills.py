@@ -19,7 +19,7 @@ import time
 import traceback
 import warnings
 from collections import Counter
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 
 import numpy as np
@@ -128,6 +128,15 @@ def session(leader: int) -> list[int]:
     return found
 
 
+def used(leader: int) -> float:
+    """CPU seconds of the living processes of a session."""
+    ticks = 0
+    for pid in session(leader):
+        with suppress(OSError):
+            ticks += sum(map(int, Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[11:13]))
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
 def ended(child: int) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
@@ -155,15 +164,21 @@ def leftovers(out: Path) -> list[str]:
     return [name for name in names if name.endswith((".tmp", ".lock", ".parts")) or ".tmp/" in name]
 
 
+def writes_once(name: str) -> bool:
+    """Trainings and experiments write their files again and again."""
+    return not name.startswith(("train", "reproduce"))
+
+
 def half_written(out: Path, whole: dict[str, str], once: bool) -> list[str]:
-    """Files at final names that are not those of a whole run. once: jobs that write a file once; others write anew."""
+    """Files at final names that are not those of a whole run; of a job that writes more than once, that are broken."""
     if once:
         return [name for name, digest in digests(out).items() if whole.get(name) != digest]
     wrong = []
-    for file in sorted(out.rglob("*.json")):
+    for file in sorted(out.rglob("*.json*")):
         if not hidden(file, out):
             try:
-                json.loads(file.read_text())
+                for part in file.read_text().splitlines() if file.suffix == ".jsonl" else [file.read_text()]:
+                    json.loads(part)
             except ValueError:
                 wrong.append(str(file.relative_to(out)))
     return wrong
@@ -179,8 +194,9 @@ def trial(name: str, command, number: int, whole: dict[str, str], seconds: float
     os.kill(child, number)
     status = ended(child)
     until = time.monotonic() + ORPHAN_SECONDS
-    while session(child) and time.monotonic() < until:
-        time.sleep(0.02)
+    spent = used(child)
+    while session(child) and (time.monotonic() < until or used(child) - spent < ORPHAN_SECONDS):
+        time.sleep(0.02)  # on a busy machine, until it had that time
     for orphan in session(child):
         wrong.append("a process is left")
         os.kill(orphan, signal.SIGKILL)
@@ -189,9 +205,10 @@ def trial(name: str, command, number: int, whole: dict[str, str], seconds: float
         wrong.append(f"status {status}: {said.read_text()[-300:]}")
     if number == signal.SIGTERM and status == 2 and leftovers(out) and "parts" not in str(leftovers(out)):
         wrong.append(f"left by SIGTERM: {leftovers(out)}")
-    wrong += [f"half-written {part}" for part in half_written(out, whole, not name.startswith(("train", "repro")))]
+    wrong += [f"half-written {part}" for part in half_written(out, whole, writes_once(name))]
     status = ended(forked(command, out, said))
-    if status:
+    done = name == "merge" and digests(out) == whole and "exists" in said.read_text()  # it was, before the signal
+    if status and not done:
         wrong.append(f"given again: status {status}: {said.read_text()[-300:]}")
     elif digests(out) != whole:
         differ = sorted(k for k in whole.keys() | digests(out).keys() if whole.get(k) != digests(out).get(k))
@@ -221,7 +238,8 @@ def main() -> None:
         said = io.StringIO()
         try:
             with redirect_stderr(said), redirect_stdout(said):
-                materials(folder / "good")
+                if asked.job not in ("record", "record --workers 2"):
+                    materials(folder / "good")
         except SystemExit:
             sys.exit(said.getvalue())
         known = {k: v for k, v in jobs(folder / "good").items() if asked.job in (None, k)}

@@ -247,3 +247,9 @@ def run_module(kind: Callable[..., Command], resumes: bool = True) -> object:
     command = tyro.cli(kind)
     with in_words("gce", resumes):
         return command.run()
+
+
+def follower() -> str | None:
+    """The rank of a process under torchrun that leaves writing and telling to rank 0."""
+    rank = os.environ.get("RANK", "0") if "TORCHELASTIC_RUN_ID" in os.environ else "0"
+    return None if rank == "0" else rank

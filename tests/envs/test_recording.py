@@ -151,9 +151,10 @@ def test_other_files_and_other_unfinished_work_are_left_alone(tmp_path):
     with pytest.raises(InputError, match="exists and is not this recording"):
         record(SMALL, tmp_path / "x.h5")
     (tmp_path / "y.h5.parts").mkdir()
+    (tmp_path / "y.h5.parts" / "mine").touch()
     with pytest.raises(InputError, match="unfinished work of another recording"):
         record(SMALL, tmp_path / "y.h5")
-    assert (tmp_path / "x.h5").read_text() == "precious"
+    assert (tmp_path / "x.h5").read_text() == "precious" and (tmp_path / "y.h5.parts" / "mine").exists()
 
 
 @pytest.mark.parametrize(

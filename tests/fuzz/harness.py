@@ -102,10 +102,12 @@ class Harness:
             os.close(reader)
             try:
                 self._work(trials, writer)
-            finally:
                 os._exit(0)
+            except BaseException:
+                traceback.print_exc()
+                os._exit(99)
         os.close(writer)
-        with os.fdopen(reader) as lines:
+        with os.fdopen(reader, "rb", buffering=0) as lines:  # what is read ahead would not be waited for
             for _ in trials:
                 heard = select.select([lines], [], [], CLOCK)[0]
                 line = lines.readline() if heard else ""
@@ -113,7 +115,7 @@ class Harness:
                     os.kill(child, signal.SIGKILL)
                     _, status, used = os.wait4(child, 0)
                     spent = used.ru_utime + used.ru_stime
-                    why = f"ended by {signal.Signals(-os.waitstatus_to_exitcode(status)).name}" if heard else "hangs"
+                    why = f"ended with {os.waitstatus_to_exitcode(status)}" if heard else "hangs"
                     yield Outcome(os.waitstatus_to_exitcode(status), spent, used.ru_maxrss * 1024, why)
                     return
                 outcome = Outcome(**json.loads(line))
@@ -199,7 +201,7 @@ def _judged(ask):
         wrong = f"status {status}: {said.strip().splitlines()[-1:]}"
     elif status == 2 and not said.strip():
         wrong = "status 2 without a sentence"
-    return Outcome(status, seconds, size, wrong, said[-3000:]), out.getvalue()
+    return Outcome(status, seconds, size, wrong, said[-3000:] if wrong else said[-200:]), out.getvalue()
 
 
 def _spent() -> float:

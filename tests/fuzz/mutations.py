@@ -233,8 +233,8 @@ def bomb_h5(path, rng):
             layout[...] = h5py.VirtualSource(str(other), "x", shape)
             file.create_virtual_dataset(name, layout)
         elif kind == 4:
-            file.create_dataset(name, (rows, *shape[1:]), "f8", chunks=(1000, *(max(1, n) for n in shape[1:])),
-                                compression="gzip")  # fmt: skip
+            wide = [max(1, n) for n in shape[1:]]
+            file.create_dataset(name, (rows, *wide), "f8", chunks=(1000, *wide), compression="gzip")
         elif kind == 5:
             file.create_dataset(name, (rows, *shape[1:]), "f4")
         elif kind == 6:

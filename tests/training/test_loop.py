@@ -257,6 +257,7 @@ def test_a_stop_while_writing_leaves_the_checkpoint_before(tmp_path, monkeypatch
     monkeypatch.setattr("os.replace", killed)
     with pytest.raises(KeyboardInterrupt):
         run.run(until=2)
+    monkeypatch.undo()
     again = training(tmp_path)
     assert again.resume()
     assert again.iteration == 1

@@ -18,11 +18,10 @@ from gce.cli.learn import Adapt, Predict, Train
 from gce.cli.pages import Demo, Explore, Report
 from gce.cli.reproduce import Reproduce
 from gce.cli.warm import Warm
-from gce.cluster import follower
 from gce.errors import InputError
 from gce.files import locked, unchecked, writable
 from gce.names import load_plugins, meant
-from gce.progress import in_words
+from gce.progress import follower, in_words
 
 Command = (
     Annotated[Data, tyro.conf.subcommand("data", description="Record, import, check, replay and show data sets.")]

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from gce.cli.beside import table, warn
+from gce.cli.beside import table
 from gce.cli.common import (
     Labels,
     Place,
@@ -33,7 +33,7 @@ from gce.cli.common import (
     write_run,
 )
 from gce.cli.own_plan import Own, own_of_folder, plan_own, read_goal
-from gce.errors import InputError
+from gce.errors import InputError, warn
 from gce.names import Method, check_same, meant
 from gce.progress import TOLD, counted, progress
 
@@ -285,7 +285,8 @@ class Control(Reads):
             )
             run = control(env, controller, protocol.feedback, done, observer)
         found = figures(env, run, recorded)
-        warn(*harm(env, found))
+        for sentence in harm(env, found):
+            warn(sentence)
         answer = {
             **found,
             "world": env.world,

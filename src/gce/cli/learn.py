@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -266,6 +267,7 @@ class Train(Reads):
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
             return lambda name, value, iteration: None
+        threading.excepthook = lambda args: None  # of its thread, on a full disk: our own log tells it in words
         add: Callable[[str, float, int], object] = SummaryWriter(str(self.out / "tensorboard")).add_scalar
         return add
 

@@ -7,99 +7,11 @@ Numbers are single precision. `scratch` is room that callers keep: memory that i
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
-
 import numpy as np
 
 from gce.dynamics.compiled import kernel
-from gce.dynamics.message_kernel import MessageStep
 
 Array = np.ndarray
-
-
-class Weights(NamedTuple):
-    """Arrays of a `MessageStep`, joined where products can be, and their transposes.
-
-    told [inputs, rounds e]; heard [rounds, w, e + e + w]: of receivers, of senders, own. Shapes are not compiled in.
-    """
-
-    senders: Array
-    receivers: Array
-    chosen: Array
-    moving: Array
-    node_attributes: Array
-    edge_attributes: Array
-    difference_mean: Array
-    difference_std: Array
-    columns: Array
-    units: Array
-    edge_units: Array
-    told: Array
-    relation: Array
-    heard: Array
-    message: Array
-    bias: Array
-    node_type: Array
-    output: Array
-    output_bias: Array
-    to_linear: Array
-    own_mean: Array
-    told_back: Array
-    heard_back: Array
-    message_back: Array
-    output_back: Array
-    own_mean_back: Array
-    to_linear_back: Array
-    bound: float
-    concentration: float
-    conservative: bool
-
-    @staticmethod
-    def of(step: MessageStep) -> Weights | None:
-        """None where the model is not of single precision, or a node's inputs are wider than its layers."""
-        (R, _, e), w = step.told_by.shape, step.own[0].shape[1]
-        k = step.own[0].shape[0]
-        if step.told_by.dtype != np.float32 or k > w or len(step.message) != len(step.own):
-            return None
-
-        def tall(matrix: Array) -> Array:
-            return np.concatenate([matrix, np.zeros((w - len(matrix), matrix.shape[1]), np.float32)])
-
-        rounds = len(step.message)
-        own = [tall(step.own[r]) if r < rounds else np.zeros((w, w), np.float32) for r in range(R)]
-        parts = [[tall(part) for part in both] + [mine] for both, mine in zip(step.heard_by, own, strict=True)]
-        g, edges, f = step.geometry, len(step.wiring.senders), step.output[0].shape[1]
-        attributes = step.node_attributes[:, 0], step.edge_attributes[:, 0]
-        geometry = np.zeros((0, edges)) if g is None else np.stack([g.length_mean, g.length_std, g.rate_std])[..., 0]
-        heard, own_mean = np.stack([np.concatenate(p, 1) for p in parts]), [step.own_part, step.mean_part]
-        message = np.stack([W for W, _ in step.message])
-        found = [
-            step.wiring.senders, step.wiring.receivers, np.array(step.chosen), np.array(step.moving), *attributes,
-            step.difference_mean[:, 0], step.difference_std[:, 0],
-            np.array(() if g is None else g.columns), np.array(() if g is None else g.units), geometry,
-            step.told_by.transpose(1, 0, 2).reshape(-1, R * e),
-            step.relation[:, :, 0].transpose(1, 0, 2).reshape(-1, R * e), heard,
-            message, np.stack([b for _, b in step.message]), step.node_type[:, 0], step.output[0],
-            np.zeros(f) if step.output[1] is None else step.output[1], step.to_linear, np.concatenate(own_mean, 1),
-            step.told_by.transpose(0, 2, 1).reshape(R * e, -1),
-            np.stack([np.concatenate([q.T for q in p]) for p in parts]), message.transpose(0, 2, 1), step.output[0].T,
-            np.concatenate([part.T for part in own_mean]), step.to_linear.transpose(0, 2, 1),
-        ]  # fmt: skip
-        whole = {0, 1, 2, 3, 8}
-        arrays: list[Any] = [
-            np.ascontiguousarray(a, np.int64 if k in whole else np.float32) for k, a in enumerate(found)
-        ]
-        arrays += [float(step.bound), float(step.concentration), bool(step.conservative)]
-        return Weights(*arrays)
-
-    def scratch(self, cotangents: int) -> Array:
-        """Room for the way back with so many cotangents at once, and for the way there."""
-        edges, nodes, w = len(self.senders), len(self.node_type), self.heard.shape[1]
-        e_all, e, seen = self.told.shape[1], self.message.shape[1], self.told.shape[0]
-        f, width = self.own_mean.shape[0], max(w, e, self.output.shape[1])
-        there = edges * (2 * e_all + seen + 12 + 2 * f) + nodes * (8 * w + 4 * e + 8 * f) * (2 + len(self.message))
-        back = cotangents * (edges * (2 * seen + 2 * width + 8) + nodes * (3 * width + 3 * e + 2 * f + 8 + width))
-        return np.empty(there + back + 4096, np.float32)
 
 
 @kernel

@@ -5,12 +5,9 @@
 from __future__ import annotations
 
 import numpy as np
-from jaxtyping import Float
 
 from gce.dynamics.compiled import kernel
-from gce.dynamics.message_compiled import Weights, rollout, take, there
-
-Array = np.ndarray
+from gce.dynamics.message_compiled import rollout, take, there
 
 
 @kernel
@@ -180,6 +177,8 @@ def slopes(W, states, node, target, buffer, found):
 
 def warm() -> None:
     """Compile, unless that was done before: types matter, numbers and sizes do not."""
+    from gce.dynamics.message import Weights, slopes_of
+
     one, two, three = (np.ones((1,) * k, np.float32) for k in (1, 2, 3))
     at, none = np.zeros(1, np.int64), np.zeros(0, np.int64)
     W = Weights(
@@ -192,14 +191,3 @@ def warm() -> None:
     acting, found = np.zeros((1, 1, 1, 0), np.float32), np.zeros((1, 1, 1, 1))
     rollout(W, x, np.zeros((1, 1, 1, 1), np.float32), two, two, two, 1, acting, False, room, found)
     slopes_of(W, x, two, room)
-
-
-def slopes_of(W: Weights, x: Float[Array, "M nodes c"], moving: Float[Array, "nodes m"], room: Array) -> Array:
-    """By the state [M, nodes, m, nodes, c], of the targets that move."""
-    (M, N, c), m = x.shape, moving.shape[1]
-    node, target = (np.ascontiguousarray(k) for k in np.nonzero(moving))  # one type, or it is compiled twice
-    by = np.empty((M, len(node), N, c), np.float32)
-    slopes(W, x, node, target, room, by)
-    found = np.zeros((M, N, m, N, c), np.float32)
-    found[:, node, target] = by
-    return found

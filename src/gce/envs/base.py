@@ -22,7 +22,7 @@ from gymnasium.spaces import Box, Discrete, GraphInstance
 from gymnasium.spaces import Graph as GraphSpace
 from jaxtyping import Bool, Float, UInt8
 
-from gce.errors import InputError
+from gce.errors import InputError, real
 from gce.graphs.graph import Graph
 
 
@@ -388,7 +388,7 @@ class GraphEnv(gym.Env[GraphInstance, Array]):
 
 
 def _share(name: str, options: dict[str, Any]) -> float:
-    value = float(options.get(name, 0.0))
+    value = real(name, options.get(name, 0.0))
     if not 0 <= value < np.inf:
         raise InputError(f"{name} is {value}; give a share of the observations' units, 0.1 for 10%")
     return value

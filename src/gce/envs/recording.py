@@ -170,9 +170,10 @@ def _record(
 ) -> None:
     if out.exists():
         _refuse_to_overwrite(out, metadata)
-        progress(sum(recording.episodes_of(g) for g in groups))
-        return
-
+        folder, note = _parts_of(out)
+        if not note.exists() or note.read_text() == json.dumps(metadata, sort_keys=True):
+            shutil.rmtree(folder, ignore_errors=True)  # what a kill left after the file had got its name
+        return progress(sum(recording.episodes_of(g) for g in groups))
     folder = _parts_folder(out, metadata)
     parts = list(_parts(recording, metadata, groups, folder.resolve()))
     for part, path in parts:
@@ -321,20 +322,22 @@ def import_recordings(
 # ---- parts ----
 
 
+def _parts_of(out: Path) -> tuple[Path, Path]:
+    """The folder of finished parts beside an output, and its note of what is recorded."""
+    return (folder := out.with_name(out.name + ".parts")), folder / "recording.json"
+
+
 def _parts_folder(out: Path, metadata: dict[str, Any]) -> Path:
     """The folder of finished parts beside the output; one of another recording is left alone."""
-    folder = out.with_name(out.name + ".parts")
-    note = folder / "recording.json"
-    text = json.dumps(metadata, sort_keys=True)
+    (folder, note), text = _parts_of(out), json.dumps(metadata, sort_keys=True)
     if folder.exists():
-        if not note.exists() or note.read_text() != text:
-            raise InputError(
-                f"{folder} holds unfinished work of another recording; finish that one or remove the folder"
-            )
         _sweep(folder)
-        return folder
+        if any(folder.iterdir()) and (not note.exists() or note.read_text() != text):
+            raise InputError(f"{folder} holds unfinished work of another recording; finish it or remove the folder")
+        if note.exists():
+            return folder
     try:
-        folder.mkdir()
+        folder.mkdir(exist_ok=True)
         write_text(note, text)
     except OSError as error:
         shutil.rmtree(folder, ignore_errors=True)

@@ -88,7 +88,7 @@ class Global(nn.Module):
             on_diagonal = 1 + h.new_zeros(nodes, *w.shape[1:]).index_add(0, r, of_graph.abs())
             A = A.unflatten(0, (nodes, nodes)).movedim((0, 1), (-2, -1)) + torch.diag_embed(on_diagonal.movedim(0, -1))
             right = b[first : first + nodes].movedim(0, -1)
-            found.append(torch.linalg.solve(A, right.unsqueeze(-1)).squeeze(-1).movedim(-1, 0))
+            found.append(torch.linalg.solve_ex(A, right.unsqueeze(-1))[0].squeeze(-1).movedim(-1, 0))
             first, edge = first + nodes, edge + edges
         return h + self.back(torch.cat([h, torch.cat(found)], -1))
 

@@ -244,7 +244,7 @@ class Graph(Shown):
             node_attributes=_table("node_attributes", node_attributes, num_nodes),
             edge_attributes=given[order],
             tied=None if tied is None else _integers("tied", tied),
-            hyperedges=memberships(hyperedges, hyperedge_type),
+            hyperedges=None if hyperedges is None else memberships(hyperedges, hyperedge_type),
         )
 
     @classmethod

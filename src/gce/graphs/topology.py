@@ -170,6 +170,7 @@ class Topology:
                 ids.append((alone if part.tied is None else part.tied) + offset)  # nothing tied: an id each
                 offset = int(ids[-1].max()) + 1
             tied = torch.cat(ids)
+        groups = [part.hyperedges for part in parts]
         return cls(
             senders=torch.cat([part.senders + start for part, start in zip(parts, starts, strict=True)]),
             receivers=torch.cat([part.receivers + start for part, start in zip(parts, starts, strict=True)]),
@@ -179,7 +180,7 @@ class Topology:
             edge_attributes=torch.cat([part.edge_attributes for part in parts]),
             splits=tuple(sizes),
             tied=tied,
-            hyperedges=Hyperedges.union([part.hyperedges for part in parts], sizes),
+            hyperedges=Hyperedges.union(groups, sizes) if any(g is not None for g in groups) else None,
         )
 
     @property

@@ -18,7 +18,17 @@ from torch import Tensor
 
 import gce
 from gce.errors import InputError, warn
-from gce.files import ARRAY_BYTES, border, check_cap, is_checked, read_bytes, read_json, sha256, written_together
+from gce.files import (
+    ARRAY_BYTES,
+    border,
+    check_cap,
+    is_checked,
+    read_bytes,
+    read_json,
+    renamed_digest,
+    sha256,
+    written_together,
+)
 from gce.model.config import configured
 from gce.model.model import Model
 from gce.names import METHODS, folder_name
@@ -168,6 +178,8 @@ def read_pair(folder: Path, name: str, kind: str, versions: Sequence[int]) -> tu
 def _verify(text: dict[str, Any], files: Sequence[Path], content: bytes) -> None:
     """That neither half was changed after both were written."""
     known = text.get(DIGEST)
+    if renamed_digest({**text, "model": None}, DIGEST):
+        raise InputError(f"{files[0]} was changed: its digest has another name; restore both files")
     if known is None:
         warn(f"{files[0]} has no digest; whether it or its tensors were changed cannot be seen")
         return

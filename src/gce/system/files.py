@@ -67,10 +67,21 @@ def load_system(folder: Path | str) -> System:
         spread = Spread(tensors["spread_squares"].numpy(), tensors["spread_counts"].numpy())
         graph = Graph(**arrays)
         check_graph(model.config, graph, "its graph")
+        nodes, d, rows = graph.num_nodes, model.config.num_observations, len(spread.counts)
+        for name, wide in (
+            ("spread_squares", (rows, d)),
+            ("spread_counts", (rows,)),
+            ("starts_total", (nodes, d)),
+            ("starts_squares", (nodes, d)),
+            ("starts_smoothed", (nodes, d)),
+            ("reach", (2, d + model.config.num_inputs)),
+        ):
+            if name in tensors and tuple(tensors[name].shape) != wide:
+                raise ValueError(f"{name} has shape {tuple(tensors[name].shape)}, expected {wide}")
+        if not bool((tensors["spread_counts"] > 0).all() and (tensors["spread_squares"] >= 0).all()):
+            raise ValueError("its left-out errors are not positive")
         system = class_of(model).restored(model, graph, tensors, text, starts, spread)
         reach = Range(*tensors["reach"].double().numpy()) if "reach" in tensors else None
-        if reach is not None and len(reach.low) != model.config.num_observations + model.config.num_inputs:
-            raise ValueError(f"the range adapted to is of {len(reach.low)} coordinates")
         system = replace(system, reach=reach, warnings=tuple(map(str, text.get("warnings", []))))
     for sentence in system.warnings:
         warn(sentence)

@@ -111,6 +111,8 @@ class GeneralSystem(System):
     ) -> GeneralSystem:
         names = ("HH", "HY", "YY", "ZZ", "ZY", "ZH", "latent")
         sums = HierarchySums(int(text["rows"]), *(tensors[name] for name in names))
+        if sums.latent.shape != (learner(model).config.latent,):
+            raise ValueError(f"latent has shape {tuple(sums.latent.shape)}, the model's {learner(model).config.latent}")
         given = text["strengths"]
         shift, dense = (math.inf if given[name] is None else float(given[name]) for name in ("shift", "dense"))
         strengths = Strengths(shift, dense, tuple(sums.latent.tolist()))

@@ -36,6 +36,7 @@ from gce.files import (
     parsed_json,
     read_bytes,
     read_json,
+    renamed_digest,
     sha256,
     writable,
     write_text,
@@ -257,7 +258,19 @@ class Training:
         write_text(self.folder / TIMINGS, json.dumps({"seconds": round(self.seconds, 3)}) + "\n")
 
     def resume(self) -> bool:
-        """Go on from the folder's checkpoint, if it has one of the same training on the same data."""
+        """Go on from the folder's checkpoint, if it has one of the same training on the same data.
+
+        Lines of the log that tell of later iterations go: they will be written again.
+        """
+        found, log = self._found(), self.folder / "log.jsonl"
+        if log.is_file():
+            lines = log.read_text(errors="replace").splitlines()
+            kept = [line for line in lines if _iteration(line) <= self.iteration]
+            if kept != lines:
+                write_text(log, "".join(f"{line}\n" for line in kept))
+        return found
+
+    def _found(self) -> bool:
         file = self.folder / CHECKPOINT
         if not file.is_file():
             return False
@@ -265,6 +278,8 @@ class Training:
             content = read_bytes(file, ARRAY_BYTES)
             with safe_open(file, "pt") as opened:
                 note = parsed_json(opened.metadata()["note"])
+            if is_checked() and renamed_digest({**note, "data": None}, "sha256"):
+                raise ValueError("its digest has another name")
             tensors, known = load(content), note.pop("sha256", None)
             if is_checked() and known is None:
                 warn(f"the checkpoint in {self.folder} has no digest; whether it was changed cannot be seen")
@@ -295,6 +310,14 @@ class Training:
         self.iteration, self.stale = int(note["iteration"]), int(note["stale"])
         self.seconds = float(note["seconds"]) if "seconds" in note else _seconds(self.folder)
         self.spent = float(note.get("spent", 0.0))
+
+
+def _iteration(line: str) -> float:
+    """Of a line of the log; one that was cut short is of none."""
+    try:
+        return float(json.loads(line)["iteration"])
+    except (KeyError, TypeError, ValueError):
+        return math.inf
 
 
 def _seconds(folder: Path) -> float:

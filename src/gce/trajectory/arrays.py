@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gce.errors import InputError, said_of, table
+from gce.errors import InputError, real, said_of, table
 from gce.graphs.graph import Graph, edge_places
 from gce.graphs.hyperedges import memberships
 from gce.trajectory.episode import Episode, Limits, check_arrays
@@ -138,7 +138,7 @@ def describe(dt: float, structure: dict[str, Any] | None, names: dict[str, Any],
     for key, value in given.items():
         if len(value) != columns[key]:
             raise InputError(f"{key} has {len(value)} entries for {columns[key]} columns; give one each")
-    return {"world": None, "dt": float(dt), **given, **({} if structure is None else {"structure": structure})}
+    return {"world": None, "dt": real("dt", dt), **given, **({} if structure is None else {"structure": structure})}
 
 
 def _graphs(described: list[Any], sizes: list[int], firsts: list[int], undirected: bool) -> list[Graph]:

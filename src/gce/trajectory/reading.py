@@ -7,7 +7,6 @@ the first of its rows is given, piece by piece.
 
 from __future__ import annotations
 
-import mmap
 import os
 import subprocess
 import sys
@@ -128,9 +127,17 @@ def open_file(path: Path | str) -> dict[str, Stored]:
 def opened(path: Path) -> h5py.File:
     if not path.is_file():
         raise InputError(f"{path} is not a file; `gce data --help` lists the ways to make one")
-    _tried(path)
+    with path.open("rb") as begin:
+        first = begin.read(9)
+    if first[:8] != SIGNATURE or first[8:] < b"\2":
+        _tried(path)
     try:
-        return h5py.File(path, "r")
+        file = h5py.File(path, "r")
+        if _loose(file):
+            _tried(path)
+        return file
+    except InputError:
+        raise
     except Exception:
         with path.open("rb") as file:
             whole = file.read(8) == SIGNATURE
@@ -160,24 +167,24 @@ sys.exit(3 * (used() > most))
 """
 
 
+def _loose(place: Any) -> bool:
+    """Whether texts of a group or an array are in books without checksums."""
+    texts = any(place.attrs.get_id(name).dtype.kind == "O" for name in place.attrs)
+    return texts or (isinstance(place, h5py.Dataset) and place.dtype.kind == "O")
+
+
 def _tried(path: Path) -> None:
     """HDF5 never ends with some damaged files, or grows: where its own books carry no checksums, another process of
     limited time and memory reads them first.
     """
     found = path.stat()
     key = (str(path.absolute()), found.st_ino, found.st_size, found.st_mtime_ns)
-    if key in _TRIED or not found.st_size or not sys.executable or sys.platform == "win32":
+    if key in _TRIED or not sys.executable or sys.platform == "win32":
         return
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-        old = content[:8] != SIGNATURE or content[8:9] < b"\2" or content.find(b"GCOL") >= 0
-    if old:
-        seconds = 3 + found.st_size // 10**8
-        asked = [sys.executable, "-I", "-c", TRIAL, str(path), str(seconds)]
-        ended = subprocess.run(asked, env={**os.environ, "OPENBLAS_NUM_THREADS": "1"}, capture_output=True, check=False)
-        if ended.returncode < 0 or ended.returncode == 3:
-            raise InputError(
-                f"{path} is damaged: HDF5 does not come to an end with it, or crashes; record or import it again"
-            )
+    asked = [sys.executable, "-I", "-c", TRIAL, str(path), str(3 + found.st_size // 10**9)]
+    ended = subprocess.run(asked, env={**os.environ, "OPENBLAS_NUM_THREADS": "1"}, capture_output=True, check=False)
+    if ended.returncode < 0 or ended.returncode == 3:
+        raise InputError(f"{path} is damaged: HDF5 crashes or never ends with it; record or import it again")
     _TRIED.add(key)
 
 
@@ -248,6 +255,8 @@ def _array_problem(file: h5py.File, name: str) -> str | None:
         return None if name in OPTIONAL_ROWS and place is None else f"the array {name} is missing"
     if place.is_virtual or place.external:
         return f"the array {name} is stored in another file; a data set file holds its arrays itself"
+    if _loose(place):
+        _tried(Path(file.filename))
     ndim = 1 if name in TABLES or name in FLAT else 2
     if place.shape is None or place.ndim != ndim:
         return f"the array {name} has {0 if place.shape is None else place.ndim} dimensions, expected {ndim}"

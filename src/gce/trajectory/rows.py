@@ -92,7 +92,7 @@ class Rows:
         if len(kinds) * values.shape[1] > 100:
             kinds, place = kinds[:1], np.zeros_like(place)
         total = np.zeros((len(self.now), max(1, len(kinds)), values.shape[1]))
-        np.add.at(total, (self.row, place), values)
+        np.add.at(total, (self.row.astype(np.int64), place), values)
         return total.reshape(len(self.now), -1)
 
 

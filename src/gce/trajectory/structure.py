@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from gce.errors import InputError
+from gce.files import LARGEST_WHOLE
 from gce.trajectory.dataset import Dataset
 from gce.trajectory.invariance import late, remembers, turning, unmoved
 from gce.trajectory.rows import Rows, left_out
@@ -143,19 +144,26 @@ def _fits(name: str, value: Any, columns: int | None) -> bool:
     )
 
 
-def check_said(structure: Any) -> dict[str, Any]:
+def check_said(structure: Any, columns: int = LARGEST_WHOLE) -> dict[str, Any]:
     """What metadata say under `structure`, refused where it says something else than is known."""
     known = (*SAID, *(name for name in FORMS if name not in SAID))
     for name in structure:
         if name not in known:
             raise InputError(f"the metadata's structure says {name!r}; it may say {', '.join(known)}")
+    points = structure.get("points", ())
+    if not isinstance(points, list | tuple):
+        raise InputError(f"the structure says points = {points!r}, expected a list of x, y, vx, vy")
+    for point in points:
+        whole = isinstance(point, list | tuple) and len(point) == 4 and all(type(c) is int for c in point)
+        if not whole or not all(0 <= c < columns for c in point):
+            raise InputError(f"the structure says a point {point!r}, expected x, y, vx, vy, coordinates by number")
     return dict(structure)
 
 
 def find_structure(data: Dataset) -> Structure:
     """What some episodes of a data set show; what its metadata say under `structure` goes before."""
-    said = check_said(data.metadata.get("structure", {}))
     rows = Rows.of(data)
+    said = check_said(data.metadata.get("structure", {}), rows.now.shape[1])
     read = Structure.read(said, rows.now.shape[1])
     if read.edge_actions > rows.action.shape[1]:
         raise InputError(

@@ -16,6 +16,7 @@ import dataclasses
 import importlib.metadata
 import json
 import platform
+import typing
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -238,7 +239,23 @@ def read_details(folder: Path) -> Details:
         if missing:
             raise InputError(f"{file} lacks {missing[0]!r}; run `gce control ... --out {folder}` again")
         about = dict(parsed_json(str(arrays["about"])))
+        _check_shapes(arrays)
         return Details(**{**{name: arrays[name] for name in names}, "about": about})
+
+
+def _check_shapes(arrays: dict[str, Any]) -> None:
+    """That arrays have the axes that `Details` says, the same name of the same length everywhere."""
+    known: dict[str, int] = {}
+    for name, hint in typing.get_type_hints(Details).items():
+        if name != "about":
+            axes, shape = hint.dim_str.split(), arrays[name].shape
+            known |= {axis: n for axis, n in zip(axes, shape, strict=False) if axis not in known}
+            if len(axes) != len(shape) or any(
+                n != (int(a) if a.isdigit() else known[a]) for a, n in zip(axes, shape, strict=True)
+            ):
+                raise ValueError(f"{name} has shape {shape}, expected {', '.join(axes)}")
+    if not ((arrays["edge_index"] >= 0) & (arrays["edge_index"] < known["nodes"])).all():
+        raise ValueError(f"edge_index names nodes beyond the {known['nodes']} there are")
 
 
 def operator_spectrum(system: System, weights: Float[Array, " edges"]) -> Complex[Array, " eigenvalues"]:
