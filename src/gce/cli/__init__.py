@@ -14,9 +14,10 @@ import tyro
 import gce
 from gce.cli.control import Control
 from gce.cli.data import Data, with_worlds
-from gce.cli.learn import Adapt, Predict, Train
+from gce.cli.learn import Adapt, Predict
 from gce.cli.pages import Demo, Explore, Report
 from gce.cli.reproduce import Reproduce
+from gce.cli.train import Train
 from gce.cli.warm import Warm
 from gce.errors import InputError
 from gce.files import locked, unchecked, writable
