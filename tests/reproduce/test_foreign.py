@@ -77,7 +77,7 @@ def test_other_actions_have_tables_of_their_own(tmp_path, monkeypatch):
 def test_a_figure_is_what_its_definition_says(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(Foreign, "methods", lambda self, data, context: ["persistence"])
     experiment, context = Foreign(), Context(tmp_path / "models", tmp_path / "results", data=folder)
-    cell = next(c for c in experiment.cells(PRESETS["quick"], context) if c.settings["method"] == "persistence")
+    cell = experiment.cells(PRESETS["quick"], context)[0]
     train, test = (recordings(folder / f"ring_{part}.npz") for part in ("train", "validation"))
     std = np.concatenate([e.observations.reshape(-1, 1) for e in train]).std(0)
     asked = [test[int(k)].observations for k in test.group(0).episodes[-4:]]
