@@ -290,7 +290,9 @@ def chart(records: Sequence[Record], path: Path) -> None:
             for axis, name, fixed, at in ((axes[0], "samples", "nodes", 16), (axes[1], "nodes", "samples", 500)):
                 values = sorted({r[name] for r in mine})
                 rows = [[r["error"] for r in mine if r[name] == v and r[fixed] == at] for v in values]
-                axis.loglog(values, np.mean(rows, axis=1), f"o{line}", color=f"C{k}", label=f"{form}, {weights} weights")
+                axis.loglog(
+                    values, np.mean(rows, axis=1), f"o{line}", color=f"C{k}", label=f"{form}, {weights} weights"
+                )
     for k, kind in enumerate(KINDS):
         rows = [[r["mmd"] for r in records if r.get("kind") == kind and r["noise"] == noise] for noise in NOISES]
         axes[2].plot(NOISES, np.mean(rows, axis=1), "o-", color=f"C{k}", label=kind.replace("_", " "))
