@@ -143,7 +143,7 @@ def test_a_new_kind_of_features_needs_no_other_file(squares, tmp_path):
     plan = Controller(systems[1], Problem(4, first.observations[4].astype(float), low, high)).plan(start, opening=True)
     assert np.isfinite(plan.cost)
     del KINDS["squares"]
-    with pytest.raises(InputError, match=r"no kind of features 'squares'.*gce\.features\.register_features"):
+    with pytest.raises(InputError, match=r"no kind of features 'squares'.*gce\.register"):
         load_model(tmp_path)
     register_features(Squares)
 

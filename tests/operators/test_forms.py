@@ -159,8 +159,8 @@ def test_blocks_put_together_are_the_operator(name, own_block):
     psi, actions = draws(6, F), draws(6, A, seed=1)
     C = draws(form.num_regressors(topology), 4, seed=2)
     parts = form.blocks(C, F)
-    if not form.shared:
-        assert parts is None
+    assert (parts is None) == (not form.shared or form.hyper)  # fields of hyperedges are no sums over neighbours
+    if parts is None:
         return
     X = regressors(form, psi, actions, topology)
     if form.weighted:

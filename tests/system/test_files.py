@@ -94,7 +94,7 @@ BAD_MODEL = {
     "negative size": (lambda f: edit_features(f / "model.json", num_features=-1), "num_features of a model is"),
     "unknown kind": (
         lambda f: edit_features(f / "model.json", kind="odd"),
-        "no kind of features 'odd'.*register_features",
+        "no kind of features 'odd'.*gce.register",
     ),
     "unknown form": (lambda f: edit_config(f / "model.json", form="sparse"), "no form 'sparse'"),
     "other size": (lambda f: edit_features(f / "model.json", num_features=5), "does not fit model.json"),

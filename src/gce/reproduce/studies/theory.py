@@ -116,7 +116,7 @@ class Learned(torch.nn.Module):
         torch.manual_seed(seed)
         self.layers = torch.nn.Sequential(torch.nn.Linear(1, 32), torch.nn.Tanh(), torch.nn.Linear(32, BUMPS)).double()
         self.potential = make_potential("gaussian" if weighted else "constant", BUMPS, 0.3).double()
-        self.decoder = torch.nn.Linear(BUMPS, 1).double()
+        self.to_place = torch.nn.Linear(BUMPS, 1).double()
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.softmax(3 * self.layers(x.unsqueeze(-1)), -1)
@@ -165,8 +165,8 @@ def learned(weights: str, form: str, seed: int, iterations: int = 300) -> Learne
         predicted = fit.applied(X[:, 200:], fit.solved(X[:, :200], Y[:, :200])[0])
         spread = Y.flatten(0, 1).var(0).sum().clamp_min(1e-6)
         forward = (predicted - Y[:, 200:]).square().sum(-1).mean() / spread
-        decoded = (network.decoder(predicted).squeeze(-1) - o[:, 200:]).square().mean()
-        own = (network.decoder(Y).squeeze(-1) - o).square().mean()
+        decoded = (network.to_place(predicted).squeeze(-1) - o[:, 200:]).square().mean()
+        own = (network.to_place(Y).squeeze(-1) - o).square().mean()
         optimiser.zero_grad()
         (forward + decoded + own).backward()
         optimiser.step()
