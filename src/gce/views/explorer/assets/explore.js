@@ -191,6 +191,7 @@ async function prepare() {
     return;
   }
   if (JSON.stringify(request) === madeFor) { wanted = false; return; }
+  byId("reach").textContent = ""; // it is of another system
   if (busy) {
     wanted = true;
     if (job !== null) await ask("stop", { job }).catch(() => {});
@@ -453,7 +454,8 @@ byId("plan").addEventListener("click", plan);
 byId("stop").addEventListener("click", () => job !== null && ask("stop", { job }).catch(complain));
 byId("again").addEventListener("click", () => (frame === null ? watch() : rest()));
 byId("step").addEventListener("input", (event) => showStep(Number(event.target.value)));
-byId("horizon").addEventListener("change", () => { forgive(); if (!run) hint(); });
+byId("horizon").addEventListener("input", forgive); // before a click: what goes away would move the button from under it
+byId("horizon").addEventListener("change", () => { if (!run) hint(); });
 byId("reset").addEventListener("click", () => { goal = system.goal.map((row) => [...row]); moved(); draw(); });
 byId("world").addEventListener("change", () => { worldPicked(); prepare(); });
 byId("potential").addEventListener("change", prepare);
