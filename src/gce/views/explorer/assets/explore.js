@@ -182,6 +182,7 @@ function offered(worlds) {
 /* one at a time: what is picked while a system is made is made after it */
 async function prepare() {
   clearTimeout(typing); // what was typed is read here
+  typing = null;
   let request;
   try {
     forgive();
@@ -362,6 +363,8 @@ for (const name of ["pointerup", "pointercancel"]) byId("picture").addEventListe
 /* ---- planning ---- */
 
 async function plan() {
+  if (typing !== null) await prepare(); // a number that was just typed is of the system to plan for
+  if (!system || busy) return;
   let steps;
   try {
     steps = horizon();
@@ -461,6 +464,8 @@ byId("world").addEventListener("change", () => { worldPicked(); prepare(); });
 byId("potential").addEventListener("change", prepare);
 for (const id of ["objects", "seed"]) byId(id).addEventListener("input", () => {
   clearTimeout(typing);
+  clearTimeout(asking);
+  byId("reach").textContent = "";
   typing = setTimeout(prepare, 400); // once the number is whole
 });
 
