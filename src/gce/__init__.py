@@ -25,7 +25,7 @@ _HOMES = {
     "Status": "gce.control.tracking",
     "System": "gce.system.system",
     "adapt": "gce.system.system",
-    "run": "gce.planning.running",
+    "run": "gce.planning.closed_loop",
     "Filter": "gce.planning.observer",
     "train": "gce.training.learning",
     "register": "gce.names",

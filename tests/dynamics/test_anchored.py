@@ -14,8 +14,9 @@ from gce.dynamics.message import around
 from gce.envs.grid import PowerGrid
 from gce.graphs.graph import Graph, lattice
 from gce.graphs.topology import Topology
-from gce.planning.closed_loop import linear_oracle, problem_for
+from gce.planning.closed_loop import problem_for
 from gce.planning.controller import Controller, dynamics_of
+from gce.planning.oracle import linear_oracle
 from gce.system.system import adapt
 from small import close, system_episodes, untrained
 

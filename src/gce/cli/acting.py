@@ -42,8 +42,8 @@ def act(own: Own, asked: Control, link: Environment, problem: Problem, start: An
 
     from gce import __version__
     from gce.control.tracking import Status
+    from gce.planning.closed_loop import run
     from gce.planning.controller import Controller
-    from gce.planning.running import run
 
     steps, (low, high) = asked.steps or problem.horizon, link.bounds
     reached = np.maximum(problem.low, low), np.minimum(problem.high, high)

@@ -5,9 +5,8 @@ from typing import TYPE_CHECKING
 from gce.names import lazy
 
 if TYPE_CHECKING:
-    from gce.planning.closed_loop import control
+    from gce.planning.closed_loop import control, run
     from gce.planning.controller import Controller, Plan
-    from gce.planning.running import run
 
 __all__ = ["Controller", "Plan", "control", "run"]
 
@@ -17,6 +16,6 @@ __getattr__, __dir__ = lazy(
         "Controller": "gce.planning.controller",
         "Plan": "gce.planning.controller",
         "control": "gce.planning.closed_loop",
-        "run": "gce.planning.running",
+        "run": "gce.planning.closed_loop",
     },
 )

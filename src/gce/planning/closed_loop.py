@@ -1,26 +1,262 @@
-"""Where an environment, an adapted system and a controller meet: plan, act, look, plan again.
+"""The loop closed: plan, act, look, plan again, and keep what happened; on a system of one's own, or on a world.
 
-Beside it, an oracle that knows the true linear model: an upper bound to compare with, never a method. It minimises
-sum_{t=1..M} |W_t (x_t - x*)|^2 + |w * u_{t-1}|^2 under x' = A x + B u + c by Riccati, and clips controls as they act.
+    ran = gce.run(step, controller, observation)
+    system = gce.adapt(model, [*episodes, *ran.episodes])
+
+A `step` carries out an action [nodes, a] and answers with the observation [nodes, d] that follows, or with both the
+observation and the action as it acted; StopIteration ends the run. One with the methods `send(action)` and `receive()`
+lets a controller in real time prepare its next turn in between. `control` is the same on a world of the package.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float
 
 from gce.control.problem import Problem, control_error
-from gce.control.solver import Gains, lqr
-from gce.control.tracking import DensePath, Status
-from gce.envs import GraphEnv, Protocol
-from gce.planning.controller import Plan, Planner
-from gce.planning.running import Observer, Ran, run
+from gce.control.tracking import Status
+from gce.envs.base import GraphEnv
+from gce.envs.base import Protocol as WorldProtocol
+from gce.errors import InputError, table, warn, whole
+from gce.names import Shown
+from gce.planning.controller import Controller, Plan, Planner
+from gce.trajectory import Episode
+
+if TYPE_CHECKING:
+    from gce.planning.realtime import Turn
 
 Array = np.ndarray
+SATURATED = 1e-6
+"""A share of an action's size by which what acted may differ from what was asked for."""
+
+
+@runtime_checkable
+class Link(Protocol):
+    """A step in two parts."""
+
+    def send(self, action: Array) -> object: ...
+
+    def receive(self) -> Any: ...
+
+
+@runtime_checkable
+class Observer(Protocol):
+    """What estimates the true observation from noisy ones: a value, each step gives the next one."""
+
+    @property
+    def estimate(self) -> Float[Array, "nodes d"]: ...
+
+    def stepped(self, action: Float[Array, "nodes a"], observation: Float[Array, "nodes d"] | None) -> Observer: ...
+
+
+@dataclass(eq=False, repr=False)
+class Ran(Shown):
+    """What happened: observations as measured (NaN where nothing was), actions as they acted, and how planning went.
+
+    known: what plans started from, estimated where there was a filter. statuses: how plans and turns ended, counted.
+    plan_seconds: CPU time, an entry a plan, or a step in real time; feedback_seconds: of it after the measurement.
+    missed: steps with no measurement. saturated: steps at which an actuator did not do as it was told. ended: why it
+    ended early, a sentence, or None. plans: all of them, or in real time the first.
+    """
+
+    graph: Any
+    observations: list[Array]
+    known: list[Array]
+    exogenous: Array | None = None
+    actions: list[Array] = field(default_factory=list)
+    statuses: Counter[Status] = field(default_factory=Counter)
+    plan_seconds: list[float] = field(default_factory=list)
+    feedback_seconds: list[float] = field(default_factory=list)
+    iterations: list[int] = field(default_factory=list)
+    missed: list[int] = field(default_factory=list)
+    saturated: list[int] = field(default_factory=list)
+    ended: str | None = None
+    plans: list[Plan] = field(default_factory=list)
+    planned_at: list[int] = field(default_factory=list)
+
+    def facts(self) -> dict[str, Any]:
+        counts = ", ".join(f"{status} {count}" for status, count in self.statuses.items())
+        return {"steps": len(self.actions), "nodes": len(self.known[0]), "plans": f"[{counts}]", "ended": self.ended}
+
+    def curves(self) -> Array:
+        return np.stack(self.observations)[..., 0]
+
+    @property
+    def status(self) -> Status:
+        """Solved, or what was wrong first."""
+        return next((status for status in self.statuses if not status.ok), Status.SOLVED)
+
+    @property
+    def episodes(self) -> list[Episode]:
+        """To learn from: the whole run, or what lies between its missing measurements."""
+        if self.graph is None:
+            raise InputError("this controller does not say of which graph its system is; make an Episode by hand")
+        found, first = [], 0
+        for t in [*self.missed, len(self.observations)]:
+            if t - first >= 2:
+                some = None if self.exogenous is None else self.exogenous[first : t - 1]
+                seen, acted = self.observations[first:t], self.actions[first : t - 1]
+                found.append(Episode(self.graph, np.stack(seen), np.stack(acted), some))
+            first = t + 1
+        return found
+
+
+def run(
+    step: Callable[[Array], Any] | Link,
+    controller: Planner,
+    observation: Float[Array, "nodes d"],
+    *,
+    steps: int | None = None,
+    feedback: int = 1,
+    observer: Callable[[Array], Observer] | None = None,
+    progress: Callable[[int], None] = lambda steps: None,
+    patience: int = 10,
+) -> Ran:
+    """Control a simulator or robot from an observation on, and answer with what happened.
+
+    steps: by default the problem's horizon; where more, the horizon moves along and comes nearer only at the end.
+    feedback: plan again after so many; in real time (`Controller(mode="realtime")`) after each. observer: of the first
+    observation, such as a `Filter`; plans then start from what it estimates. A measurement that is missing (NaN) is
+    said, and the last plan goes on; after `patience` of them in a row the run ends.
+    """
+    feedback, horizon = whole("feedback", feedback, 1), controller.problem.horizon
+    total = horizon if steps is None else whole("steps", steps, 1)
+    shape = controller.problem.goal.shape[-2:]
+    first = _measured(observation, shape, controller.problem.low.shape, "the first observation")[0]
+    if not np.isfinite(first).all():
+        raise InputError(f"the first observation holds {_not_finite(first)}; begin from a whole measurement")
+    realtime = isinstance(controller, Controller) and controller.mode == "realtime"
+    if realtime and feedback != 1:
+        raise InputError(f"feedback is every {feedback} steps; in real time every step is planned anew: leave it at 1")
+    if total > horizon and (controller.problem.exogenous is not None or controller.problem.goal.ndim == 3):
+        raise InputError("the horizon moves on only where goal and inputs are the same at all steps; leave steps out")
+    watching = None if observer is None else observer(first)
+    ran = Ran(
+        getattr(getattr(controller, "system", None), "graph", None), [first], [first], controller.problem.exogenous
+    )
+    kind = Plans
+    if realtime:
+        from gce.planning.realtime import Turns
+
+        kind = Turns
+    plans = kind(controller, ran, total, feedback)
+    for t in range(total):
+        asked = plans.action(t)
+        try:
+            if isinstance(step, Link):
+                step.send(asked.copy())
+                plans.prepare(t, asked)
+                answer = step.receive()
+            else:
+                answer = step(asked.copy())
+        except StopIteration as over:
+            ran.ended = f"step {t}: {over or 'the system ended the run'}"
+            warn(ran.ended)
+            break
+        seen, action = _measured(answer, shape, asked.shape, f"step {t}")
+        if action is None:
+            action = asked
+        elif np.abs(action - asked).max() > SATURATED * max(1.0, float(np.abs(asked).max())):
+            if not ran.saturated:
+                node, k = np.unravel_index(int(np.abs(action - asked).argmax()), asked.shape)
+                warn(
+                    f"step {t}: the actuator of node {node} was told {asked[node, k]:.4g} and did "
+                    f"{action[node, k]:.4g}; narrow its bounds (low, high) to what it can do"
+                )
+            ran.saturated.append(t)
+        ran.actions.append(action)
+        ran.observations.append(seen)
+        plans.prepare(t, action)
+        missing = not np.isfinite(seen).all()
+        if missing:
+            if not ran.missed:
+                warn(f"step {t}: the observation holds {_not_finite(seen)}; the last plan goes on without it")
+            ran.missed.append(t + 1)
+        if watching is not None:
+            watching = watching.stepped(action, None if missing else seen)
+            ran.known.append(watching.estimate)
+        else:
+            ran.known.append(plans.expected(t) if missing else seen)
+        progress(1)
+        if len(ran.missed) >= patience and ran.missed[-patience] == t + 2 - patience:
+            ran.ended = f"{patience} measurements in a row were missing up to step {t}; nothing was done after it"
+            warn(ran.ended)
+            break
+    return ran
+
+
+class Plans:
+    """A settled plan every so many steps."""
+
+    plan: Plan
+
+    def __init__(self, controller: Planner, ran: Ran, total: int, feedback: int) -> None:
+        self.controller, self.ran, self.feedback = controller, ran, feedback
+        self.moves = max(0, total - controller.problem.horizon)  # so often the horizon moves along
+        self.at = 0
+
+    def action(self, t: int) -> Array:
+        ran, at = self.ran, self.at
+        due = t - at >= self.feedback and t not in ran.missed
+        if t == 0 or due or t - at >= len(self.plan.actions):
+            before = (ran.known[-2], ran.actions[-1]) if t else None
+            passed, start = max(0, t - self.moves), None
+            if t:
+                left = self.controller.problem.horizon - passed
+                start = self.plan.actions[np.minimum(np.arange(t - at, t - at + left), len(self.plan.actions) - 1)]
+            self.plan = self.controller.plan(ran.known[-1], step=passed, opening=t == 0, before=before, start=start)
+            self.at = t
+            self.keep(self.plan, self.plan.seconds, self.plan.iterations)
+            if not (self.moves and ran.plans):  # a run may be long
+                ran.plans.append(self.plan)
+                ran.planned_at.append(t)
+        return self.plan.actions[t - self.at]
+
+    def keep(self, plan: Plan | Turn, feedback: float, iterations: int) -> None:
+        self.ran.statuses[plan.status] += 1
+        self.ran.plan_seconds.append(plan.seconds)
+        self.ran.feedback_seconds.append(feedback)
+        self.ran.iterations.append(iterations)
+
+    def prepare(self, t: int, action: Array) -> None:
+        """What can be done before the measurement."""
+
+    def expected(self, t: int) -> Array:
+        """The next observation, as the plan has it."""
+        return self.plan.observations[t + 1 - self.at]
+
+
+def _measured(answer: Any, shape: tuple[int, ...], acts: tuple[int, ...], where: str) -> tuple[Array, Array | None]:
+    """(observation, the action as it acted or None) of what a step answers."""
+    action = None
+    if isinstance(answer, tuple):
+        if len(answer) != 2:
+            raise InputError(
+                f"{where} answered with {len(answer)} values; answer with the observation, or with it and the action"
+            )
+        answer, action = answer
+        action = table(f"{where}: the action as it acted", action)
+        if action.shape != acts:
+            raise InputError(f"{where}: the action as it acted has shape {action.shape}, expected {acts}")
+    try:
+        seen = np.array(answer, np.float64)
+    except (TypeError, ValueError):
+        raise InputError(f"{where} is {type(answer).__name__}, expected the observation {shape} in numbers") from None
+    if seen.shape != shape:
+        raise InputError(
+            f"{where} answered with the shape {seen.shape}, expected {shape}: a row a node, a column a coordinate"
+        )
+    return seen, action
+
+
+def _not_finite(values: Array) -> str:
+    node, k = np.argwhere(~np.isfinite(values))[0]
+    return f"{values[node, k]} at node {node}, coordinate {k}"
 
 
 @dataclass(frozen=True)
@@ -49,7 +285,7 @@ class Run:
         return self.ran.status
 
 
-def problem_for(env: GraphEnv, goal: Array, protocol: Protocol, **changes: Any) -> Problem:
+def problem_for(env: GraphEnv, goal: Array, protocol: WorldProtocol, **changes: Any) -> Problem:
     """The problem of a world: its bounds, its actuated nodes, and costs in its units."""
     low, high = env.action_bounds
     unit, action_unit = protocol.unit, protocol.action_unit
@@ -146,45 +382,3 @@ def replayed(env: GraphEnv, actions: Float[Array, "M nodes a"]) -> Float[Array, 
     twin = type(env)()
     twin.reset(seed=env.np_random_seed, options={"parameters": env.parameters, "process_noise": env.process_noise})
     return twin.run(lambda t: actions[t], len(actions))[0]
-
-
-@dataclass(frozen=True)
-class LinearOracle:
-    """Gains of the whole horizon, and the model that they are of; |u| <= limit."""
-
-    A: Float[Array, "s s"]
-    B: Float[Array, "s n"]
-    c: Float[Array, " s"]
-    gains: Gains
-    limit: float
-
-    def act(self, t: int, x: Float[Array, " s"]) -> Float[Array, " n"]:
-        """Feedback: the control at step t from the state there."""
-        return np.clip(self.gains.control(t, x), -self.limit, self.limit)
-
-    def plan(self, t: int, x: Float[Array, " s"]) -> Float[Array, "steps n"]:
-        """The controls from step t to the end, from the state at t alone."""
-        found = []
-        for k in range(t, len(self.gains.K)):
-            found.append(self.act(k, x))
-            x = self.A @ x + self.B @ found[-1] + self.c
-        return np.array(found)
-
-
-def linear_oracle(
-    A: Float[Array, "s s"],
-    B: Float[Array, "s n"],
-    c: Float[Array, " s"],
-    goal: Float[Array, " s"],
-    weight: Float[Array, "M s"],
-    effort: float,
-    limit: float,
-) -> LinearOracle:
-    """weight: square roots of the costs of x - goal at steps 1..M; effort: of the controls'."""
-    M, used = len(weight), np.flatnonzero(weight.any(axis=0))
-    E = np.zeros((M, len(used), len(A)))
-    E[:, np.arange(len(used)), used] = weight[:, used]
-    each = [np.broadcast_to(part, (M, *part.shape)) for part in (A, B, c)]
-    path = DensePath(each[0], each[1], each[2], np.zeros(len(A)))
-    gains = lqr(path, E, weight[:, used] * goal[used], np.full((M, B.shape[1]), effort))
-    return LinearOracle(A, B, c, gains, limit)

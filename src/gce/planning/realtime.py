@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,6 +26,7 @@ from gce.control.tracking import DEADLINE, Status
 from gce.dynamics.compiled import say_missing
 from gce.errors import InputError, table
 from gce.names import Shown
+from gce.planning.closed_loop import Plans
 from gce.planning.controller import SystemDynamics, dynamics_of, efforts, exogenous_after, task_of
 
 if TYPE_CHECKING:
@@ -197,3 +198,54 @@ class Ready:
         return Turn(
             frame, self.step, observation, False, before, u, now, status, self.seconds + taken, taken, pace
         )  # fmt: skip
+
+
+class Turns(Plans):
+    """One turn a step, after a first plan."""
+
+    controller: Controller
+    ready: Ready | None = None
+
+    def action(self, t: int) -> Array:
+        ran = self.ran
+        if t == 0:
+            plan = replace(self.controller, time_limit=None).plan(ran.known[0], opening=True)
+            self.turn = self.controller.begin(ran.known[0], plan)
+            ran.plans.append(plan)
+            ran.planned_at.append(0)
+            self.keep(plan, plan.seconds, plan.iterations)
+            self._rehearse()
+            return self.turn.action
+        assert self.ready is not None
+        self.turn = self.ready.feedback(ran.known[-1])
+        if t in ran.missed:
+            self.turn = replace(self.turn, status=Status.SHIFTED)
+        self.keep(self.turn, self.turn.feedback_seconds, 1)
+        return self.turn.action
+
+    def prepare(self, t: int, action: Array) -> None:
+        ready = self.ready
+        known = ready is not None and ready.turn is self.turn and np.array_equal(ready.applied, action)
+        if not known and self.turn.step + (t < self.moves) < self.controller.problem.horizon - (t >= self.moves):
+            self.ready = self.turn.prepare(t < self.moves, action)
+
+    def expected(self, t: int) -> Array:
+        assert self.ready is not None
+        return self.ready.expectation
+
+    def _rehearse(self) -> None:
+        """A time limit that no turn keeps to is refused before anything is done."""
+        limit, horizon = self.controller.time_limit, self.controller.problem.horizon
+        if limit is None or horizon == 1:
+            return
+        turns = replace(self.turn.frame, controller=replace(self.controller, time_limit=None))
+        turn, least = replace(self.turn, frame=turns), math.inf
+        for _ in range(2):
+            begun = time.monotonic()
+            turn.prepare().feedback(self.ran.known[0])
+            least = min(least, time.monotonic() - begun)
+        if least > limit:
+            raise InputError(
+                f"time_limit is {limit:g} s, and one turn takes {least:.2g} s here; allow more, shorten the horizon, "
+                "or install the extra `fast`"
+            )

@@ -21,7 +21,8 @@ from gce.envs import GraphEnv, PowerGrid, Protocol, world_named
 from gce.envs.base import Policy
 from gce.envs.recording import excited
 from gce.metrics import nrmse
-from gce.planning.closed_loop import LinearOracle, Run, control, figures, linear_oracle, problem_for
+from gce.planning.closed_loop import Run, control, figures, problem_for
+from gce.planning.oracle import LinearOracle, linear_oracle
 from gce.reproduce import paper
 from gce.reproduce.experiment import Cell, Context, Experiment, Preset
 from gce.reproduce.methods import Method

@@ -20,9 +20,10 @@ import numpy as np
 
 from gce.envs import PowerGrid
 from gce.model.files import load_model, shipped
-from gce.planning.closed_loop import LinearOracle, control, figures, problem_for
+from gce.planning.closed_loop import control, figures, problem_for
 from gce.planning.controller import Controller
 from gce.planning.observer import Filter
+from gce.planning.oracle import LinearOracle
 from gce.progress import run_module
 from gce.reproduce.studies.lines import Lines, write_json
 from gce.reproduce.tasks import doing_nothing, grid_oracle, oracle_plans, record_episode, told_of_grid
