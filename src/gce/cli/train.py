@@ -153,7 +153,7 @@ class Train(Reads):
                 flag = f"--{name.replace('_', '-')}"
                 raise InputError(f"{flag} is a choice of the paper's method; add --method published")
         usual = by_time(settings_of(method, self.preset, self.world, model)[1], self.iterations, self.minutes)
-        minutes, iterations = usual.get("minutes"), self.iterations or usual["iterations"]
+        minutes, iterations = usual.get("minutes"), usual["iterations"]
         scale = (iterations, "iterations") if minutes is None else (round(60 * minutes), "CPU seconds")
         about = {
             "command": "gce " + " ".join(sys.argv[1:]),

@@ -98,11 +98,10 @@ def train(
         raise InputError(f"validation is {validation}, expected a share between 0 and 1 such as 0.05")
     method = usual_method(data.world) if method is None else method
     model, usual = settings_of(method, preset, data.world, model or {})
-    usual_iterations, usual_horizon = usual.pop("iterations"), usual.pop("horizon")
+    usual = by_time(usual, iterations, minutes)
+    iterations, usual_horizon = usual.pop("iterations"), usual.pop("horizon")
     growth = (*usual.pop("growth", GROWTH), usual_horizon)
     growth = usual.pop("horizons", growth)[:-1]
-    usual = by_time(usual, iterations, minutes)
-    iterations = usual_iterations if iterations is None else iterations
     horizon = usual_horizon if horizon is None else horizon
     if iterations < 1 or horizon < 1:
         raise InputError(f"iterations is {iterations} and horizon {horizon}, expected at least 1 of each")

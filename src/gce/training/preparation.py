@@ -63,8 +63,10 @@ def _published(preset: str, world: str | None, model: Mapping[str, Any]) -> tupl
 
 MINUTES = 3.0
 """Of CPU time, that the general method trains for unless told otherwise."""
+UNENDING = 1_000_000
+"""Iterations of a training that time ends."""
 GENERAL: dict[str, Any] = {
-    "iterations": 1_000_000,
+    "iterations": UNENDING,
     "horizon": 10,
     "growth": (2, 2, 2, 5, 5, 5, 10, 10, 10),
     "minutes": MINUTES,
@@ -105,8 +107,8 @@ def by_time(usual: dict[str, Any], iterations: int | None, minutes: float | None
             f"iterations={iterations} and minutes={minutes:g} both say how long to train; give one of them"
         )
     if iterations is not None:
-        return {name: value for name, value in usual.items() if name != "minutes"}
-    return usual if minutes is None else {**usual, "minutes": minutes}
+        return {name: value for name, value in usual.items() if name != "minutes"} | {"iterations": iterations}
+    return usual if minutes is None else {**usual, "minutes": minutes, "iterations": UNENDING}
 
 
 def _preset(world: str | None, part: str) -> dict[str, Any]:
