@@ -230,12 +230,11 @@ def concatenate(
     files: Sequence[Path], out: Path | str, metadata: dict[str, Any], progress: Progress = lambda episodes: None
 ) -> None:
     """All groups and episodes of some files, in order, as one file."""
-    limited = True  # a file made before limits were kept, or elsewhere, has none
-    for path in files:
+    with Dataset.open(files[0]) as data:
+        limited, dtype = data.limited, data[0].observations.dtype
+    for path in files[1:]:
         with Dataset.open(path) as data:
-            limited = limited and data[0].limits is not None
-    with Dataset.open(files[0]) as first:
-        dtype = first[0].observations.dtype
+            limited = limited and data.limited
     with Writer(out, metadata, dtype) as writer:
         for path in files:
             with Dataset.open(path) as data:

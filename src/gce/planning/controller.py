@@ -27,7 +27,7 @@ from gce.control.tracking import DEADLINE, ControlLimits, Status
 from gce.dynamics.anchored import AnchoredDynamics
 from gce.dynamics.embedded import EmbeddedDynamics
 from gce.dynamics.features import FeatureDynamics
-from gce.dynamics.state import StateDynamics, state_dynamics
+from gce.dynamics.state import StateDynamics, state_class, state_dynamics
 from gce.errors import InputError, of_kind, real, whole
 from gce.model.model import Model, Units
 from gce.names import Shown
@@ -303,6 +303,7 @@ class Controller:
         chosen_solver(self.solver)
         if self.system.model.features.planned_in_features and p.on != "features":
             raise InputError("this model plans in feature space, as the paper does; state the problem on='features'")
+        state_class(self.system)  # compiled kernels are loaded here, in no plan
 
     @property
     def frozen(self) -> bool:

@@ -44,6 +44,7 @@ class Dataset(Shown, Sequence[Episode]):
         self._arrays = arrays
         self._tables = {name: arrays[name][:] for name in TABLES}
         self._graphs: dict[int, Graph] = {}
+        self._bounds: dict[int, Limits] = {}
         self._indices = indices
         self.metadata = metadata
 
@@ -233,7 +234,7 @@ class Dataset(Shown, Sequence[Episode]):
                 f"episodes are numbered 0 to {len(self) - 1}, asked for {chosen.tolist()}; choose among these"
             )
         part = Dataset(self._arrays, self.metadata, self._indices[chosen])
-        part._graphs = self._graphs
+        part._graphs, part._bounds = self._graphs, self._bounds
         return part
 
     def split(self, shares: Sequence[float], seed: int = 0) -> list[Dataset]:
@@ -322,12 +323,19 @@ class Dataset(Shown, Sequence[Episode]):
         with border(f"groups/parameters of group {g}", "a JSON object"):
             return dict(parsed_json(self._tables["groups/parameters"][g]))
 
+    @property
+    def limited(self) -> bool:
+        """Whether bounds of actions are kept; files made before they were, or elsewhere, have none."""
+        return "groups/action_low" in self._arrays
+
     def _limits(self, g: int) -> Limits | None:
-        if "groups/action_low" not in self._arrays:
+        if not self.limited:
             return None
-        nodes = slice(*self._tables["groups/node_pointer"][g : g + 2])
-        low, high = (np.asarray(self._arrays[f"groups/action_{side}"][nodes]) for side in ("low", "high"))
-        return Limits(low, high)
+        if g not in self._bounds:
+            nodes = slice(*self._tables["groups/node_pointer"][g : g + 2])
+            low, high = (np.asarray(self._arrays[f"groups/action_{side}"][nodes]) for side in ("low", "high"))
+            self._bounds[g] = Limits(low, high)
+        return self._bounds[g]
 
 
 def _range(values: np.ndarray) -> str:
