@@ -6,11 +6,11 @@ import re
 import sys
 
 import pytest
+from bench.lines import Lines
 
 from gce import progress as telling
 from gce.errors import InputError
 from gce.progress import counted, duration, in_words, planning, progress, run_module
-from gce.reproduce.studies.lines import Lines
 
 
 @pytest.fixture
@@ -88,7 +88,7 @@ def test_what_ends_a_command_is_a_sentence(error, resumes, words, capsys):
 
 
 def test_a_module_is_a_command(monkeypatch, capsys, tmp_path):
-    from gce.reproduce.studies.real_grids import RealGrids
+    from bench.real_grids import RealGrids
 
     (tmp_path / "file").write_text("")
     monkeypatch.setattr("sys.argv", ["real_grids", "--out", str(tmp_path / "file" / "out")])

@@ -85,7 +85,7 @@ OTHERS = {
     "noisy_grids.json": ("grid_noise --grids 12", "noise on the grid, ours beside the oracle"),
     "real_grids.json": ("real_grids", "six real grids, ours beside the oracle"),
 }
-"""Results of `python -m gce.reproduce.studies.NAME`, which are no claims of the paper."""
+"""Results of `python -m bench.NAME`, which are no claims of the paper."""
 
 
 def experiment_named(name: str) -> Experiment:
@@ -250,9 +250,7 @@ def _lead(context: Context) -> list[str]:
 def _others(folder: Path) -> list[str]:
     """Results beside the paper's, and what makes them."""
     there = {name: made for name, made in OTHERS.items() if (folder / name).is_file()}
-    lines = [
-        f"- {name}: {about}, `python -m gce.reproduce.studies.{command}`" for name, (command, about) in there.items()
-    ]
+    lines = [f"- {name}: {about}, `python -m bench.{command}`" for name, (command, about) in there.items()]
     return ["## Beside the paper", "", *lines, ""] if lines else []
 
 

@@ -4,7 +4,7 @@ A goal is where recorded actions of the world's kind lead (grid: v = 1). Counted
 runs that end with another status, answers that are not finite, and actions out of bounds. A run is one line of
 control_runs_WORLD.jsonl; a command given again goes on after the last line.
 
-    python -m gce.reproduce.studies.control_runs --world rope --runs 8000 --systems 160 --out results
+    python -m bench.control_runs --world rope --runs 8000 --systems 160 --out results
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from typing import Any
 
 import numpy as np
 
+from bench.lines import Lines, write_json
 from gce.envs import GraphEnv, world_named
 from gce.model.files import load_model, shipped
 from gce.planning.closed_loop import control, figures, problem_for
 from gce.planning.controller import Controller
 from gce.progress import run_module
-from gce.reproduce.studies.lines import Lines, write_json
 from gce.reproduce.tasks import record_episode
 from gce.system.system import System, adapt
 

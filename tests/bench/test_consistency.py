@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 import torch
+from bench.consistency import Chain, measure, one_hot
 
 from gce.operators import PAPER_FORMS
-from gce.reproduce.studies.consistency import Chain, measure, one_hot
 
 
 @pytest.mark.parametrize("form", PAPER_FORMS)

@@ -11,7 +11,7 @@ velocities are judged on their own as well.
 
 Work is kept by batches of systems beside the result: the same command goes on after a stop.
 
-    python -m gce.reproduce.studies.long_rollouts --world rope --systems 1000 --workers 2
+    python -m bench.long_rollouts --world rope --systems 1000 --workers 2
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from typing import Any
 
 import numpy as np
 
+from bench.lines import write_json
 from gce.envs import world_named
 from gce.envs.recording import excited
 from gce.errors import InputError
@@ -34,7 +35,6 @@ from gce.model.files import load_model, shipped
 from gce.progress import progress, run_module, workers
 from gce.reproduce.experiment import write_file
 from gce.reproduce.statistics import csv_text
-from gce.reproduce.studies.lines import write_json
 from gce.system.system import adapt, predict_together
 from gce.trajectory import Episode
 

@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("pandapower", reason="real grids come with pandapower (extra grid)")
 
-from gce.reproduce.studies.real_grids import METHODS, RealGrids
+from bench.real_grids import METHODS, RealGrids
 
 
 def test_a_small_real_grid_is_controlled_nearly_as_well_as_by_the_oracle(tmp_path):

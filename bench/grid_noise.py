@@ -6,7 +6,7 @@ observations, or on the state at every step, is a share of the fixed units of v 
 and ours, with a Kalman filter where observations are noisy. A grid under one noise is a line of noisy_grids.jsonl; the
 command given again goes on after the last line.
 
-    python -m gce.reproduce.studies.grid_noise --grids 24 --out results
+    python -m bench.grid_noise --grids 24 --out results
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from bench.lines import Lines, write_json
 from gce.envs import PowerGrid
 from gce.model.files import load_model, shipped
 from gce.planning.closed_loop import control, figures, problem_for
@@ -25,7 +26,6 @@ from gce.planning.controller import Controller
 from gce.planning.observer import Filter
 from gce.planning.oracle import LinearOracle
 from gce.progress import run_module
-from gce.reproduce.studies.lines import Lines, write_json
 from gce.reproduce.tasks import doing_nothing, grid_oracle, oracle_plans, record_episode, told_of_grid
 from gce.system.system import System, adapt
 

@@ -16,7 +16,7 @@ paper's bounds for the sum over nodes of the error (its theorems on Hom+Mean, Ho
 with E(rows) of Propositions 1 and 2, of the covariance of what one operator acts on: the mean field of a node for
 Hom+Mean, the features or the action of one node elsewhere.
 
-    python -m gce.reproduce.studies.theory --out results
+    python -m bench.theory --out results
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from scipy.optimize import nnls
 from scipy.stats import wilcoxon
 from torch import Tensor
 
+from bench.consistency import paper_bound
+from bench.lines import Lines, Record, write_json
 from gce.graphs.graph import Graph
 from gce.graphs.topology import Topology
 from gce.operators import Form, Shape, make_form
 from gce.operators.regression import moments_of, solve
 from gce.potentials import Potential, gibbs_weights, make_potential
 from gce.progress import run_module
-from gce.reproduce.studies.consistency import paper_bound
-from gce.reproduce.studies.lines import Lines, Record, write_json
 
 BUMPS, HISTORY_SHARE, SPREAD = 8, 0.7, 0.15
 CENTRES = torch.linspace(-1, 1, BUMPS, dtype=torch.float64)

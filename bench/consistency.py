@@ -13,7 +13,7 @@ The action is one-hot too. With T samples and a ridge falling as T^-1/2, the dis
 true embedding (the maximum mean discrepancy) falls as T^-1/2. `bound` is the paper's (Propositions 1 and 2) for one
 operator, with its unspecified constant c set to the largest squared norm of a feature.
 
-    python -m gce.reproduce.studies.consistency --out results
+    python -m bench.consistency --out results
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ import json
 
 import numpy as np
 import pytest
+from bench.long_rollouts import LongRollouts, _multiples
 
-from gce.reproduce.studies.long_rollouts import LongRollouts, _multiples
 from gce.system.system import adapt, predict_together
 from small import system_episodes, untrained
 

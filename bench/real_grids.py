@@ -7,7 +7,7 @@ twice or feeds back at every step. All see the same loads.
 
 A run is a line of real_grids.jsonl; a command given again goes on after the last line.
 
-    python -m gce.reproduce.studies.real_grids --out results
+    python -m bench.real_grids --out results
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from bench.lines import Lines, write_json
 from gce.envs import PowerGrid
 from gce.envs.real_grids import CASES, MESHED
 from gce.model.files import load_model, shipped
@@ -28,7 +29,6 @@ from gce.planning.controller import Controller
 from gce.progress import run_module
 from gce.reproduce.experiment import write_file
 from gce.reproduce.statistics import markdown
-from gce.reproduce.studies.lines import Lines, write_json
 from gce.reproduce.tasks import doing_nothing, grid_oracle, on_nodes, oracle_plans, record_episode, told_of_grid
 from gce.system.system import adapt
 
@@ -143,7 +143,7 @@ def table(summary: dict[str, Any]) -> str:
     about = (
         "# Real grids\n\nControl error |V_M - 1| / |V_0 - 1| and, in brackets, cost over 100 steps: means over "
         f"{seeds} stresses of each grid. The model was trained on random sparse graphs of 30-100 nodes and adapted to "
-        "8 episodes of 100 steps.\n`python -m gce.reproduce.studies.real_grids --out results` makes this table.\n\n"
+        "8 episodes of 100 steps.\n`python -m bench.real_grids --out results` makes this table.\n\n"
     )
     return about + markdown(head, rows)
 

@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 import torch
+from bench.theory import Agents, bumps, discrepancy, measure
 
-from gce.reproduce.studies import theory
-from gce.reproduce.studies.theory import Agents, bumps, discrepancy, measure
+from bench import theory
 
 
 @pytest.mark.parametrize("weights", theory.SIGMAS)

@@ -1,1 +1,0 @@
-"""One table or figure a module."""
