@@ -101,11 +101,12 @@ def test_a_value_of_the_configuration_counts_unless_it_is_the_default(ours):
 
 def test_the_configuration_without_its_defaults():
     short = {"num_observations": 4, "num_actions": 1, "num_relations": 8, "num_node_types": 2}
-    config = ModelConfig(**short, own_block=False, kinematics=((0, 2),), features=BodiesConfig(drag=True))
+    short |= {"points": ((0, 1, 2, 3),), "kinematics": ((0, 2), (1, 3))}
+    config = ModelConfig(**short, own_block=False, features=BodiesConfig(drag=True))
     stated = canonical_config(config.described())
     own = {"features": {"kind": "bodies", "drag": True}}
-    assert stated == {**short, "own_block": False, "kinematics": ((0, 2),), **own}
-    flat = {**short, "own_block": False, "kinematics": ((0, 2),), "implicit": True, "drag": True, "features": 32}
+    assert stated == {**short, "own_block": False, **own}
+    flat = {**short, "own_block": False, "implicit": True, "drag": True, "features": 32}
     assert canonical_config({**flat, "network": False, "memory": 0.0, "decoder": "selection"}) == stated
     kpm = BASELINES["kpm"].config_class
     assert without_defaults({"order": kpm.order, "ridges": list(kpm.ridges), "num_actions": 1}, kpm) == {

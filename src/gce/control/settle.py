@@ -29,6 +29,7 @@ from gce.control.tracking import (
     ControlLimits,
     ControlPath,
     DensePath,
+    OutOfTime,
     Rows,
     Selection,
     SoftLimits,
@@ -188,7 +189,9 @@ def settle(
     Where a model has kinks no gradient vanishes, and only this ends a plan before the iterations do.
     """
     u = task.limits.nearest(u)
+    begun = time.monotonic()
     x = dynamics.rollout(x0, u)
+    ahead = time.monotonic() - begun
     cost = float(task.cost(dynamics.outputs(x), u))
     if not np.isfinite(cost):
         u = task.limits.nearest(np.zeros_like(u))
@@ -204,7 +207,10 @@ def settle(
         longest = max(longest, begun - last)
         if late(longest):  # a turn like those before would end too late
             return Settled(u, x, cost, Status.TIME_LIMIT, k, gradient)
-        problem = task.along(dynamics, x0, x, u)
+        try:
+            problem = task.along(dynamics, x0, x, u)
+        except OutOfTime:
+            return Settled(u, x, cost, Status.TIME_LIMIT, k, gradient)
         if k == 0:
             size = float(np.linalg.norm(problem.gradient(still)))
         gradient = relative_gradient(problem, u, size)
@@ -218,7 +224,9 @@ def settle(
         promised = problem.cost(u) - problem.cost(aim)
         if task.limits.rate is not None and damping == 0 and promised <= tolerance**2 * problem.cost(still):
             return Settled(u, x, cost, Status.SOLVED, k, gradient)
-        moved = _cheapest(dynamics, task, x0, u, aim, cost)
+        if late(ahead):
+            return Settled(u, x, cost, Status.TIME_LIMIT, k, gradient)
+        moved = _cheapest(dynamics, task, x0, u, aim, cost, ahead)
         if moved is None and (promised <= 0 or damping > 1e9 * least > 0):
             ended = Status.NO_DESCENT if status is Status.ITERATION_LIMIT else status
             return Settled(u, x, cost, ended, k + 1, gradient)
@@ -236,10 +244,15 @@ def settle(
 
 
 def _cheapest(
-    dynamics: Dynamics, task: Task, x0: Array, u: Array, aim: Array, cost: float
+    dynamics: Dynamics, task: Task, x0: Array, u: Array, aim: Array, cost: float, ahead: float = 0.0
 ) -> tuple[Array, Array, float, float] | None:
-    """(controls, states, cost, share) of the whole step to the aim if that is cheaper, else of its cheapest share."""
+    """(controls, states, cost, share) of the whole step to the aim if that is cheaper, else of its cheapest share.
+
+    ahead: seconds that one prediction takes; shares for which there is no time are not tried.
+    """
     for shares in (SHARES[:1], SHARES[1:]):
+        if late(len(shares) * ahead):
+            return None
         # A sum may leave a bound by a rounding.
         candidates = np.stack([task.limits.nearest(u + share * (aim - u)) for share in shares])
         paths = dynamics.rollout(x0, candidates)

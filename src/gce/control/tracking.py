@@ -34,6 +34,16 @@ def late(by: float = 0.0) -> bool:
     return time.monotonic() + by > DEADLINE.get()
 
 
+class OutOfTime(Exception):
+    """The deadline has passed within a turn; `settle` ends with what it has, `Controller` with nothing done."""
+
+
+def hurry() -> None:
+    """Called now and then in whatever may take long: ends the turn once the deadline has passed."""
+    if late():
+        raise OutOfTime
+
+
 @runtime_checkable
 class ControlPath(Protocol):
     """Linear dynamics as two products, so that large graphs never form a matrix."""

@@ -22,7 +22,7 @@ from scipy.sparse import coo_array, csr_array, eye_array
 from torch import Tensor
 
 from gce.control.graph_path import LinearPath
-from gce.control.tracking import Selection
+from gce.control.tracking import Selection, hurry
 from gce.dynamics.state import state_class
 from gce.errors import InputError
 from gce.graphs.topology import Topology
@@ -67,6 +67,7 @@ def coloured(near: csr_array) -> Int[Array, " nodes"]:
     heard = csr_array(near.T)
     colours = np.full(N, -1)
     for i in range(N):
+        hurry()
         mine = near.indices[near.indptr[i] : near.indptr[i + 1]]
         taken = np.unique(np.concatenate([heard.indices[heard.indptr[j] : heard.indptr[j + 1]] for j in mine]))
         used = np.unique(colours[taken])
@@ -97,6 +98,7 @@ def _linear(system: System) -> Linear:
     seeds = [(k, np.flatnonzero(colours == colour)) for colour in range(colours.max() + 1) for k in range(width)]
     together = max(1, TOGETHER // topology.num_edges)
     for first in range(0, len(seeds), together):
+        hurry()
         some = seeds[first : first + together]
         every = np.zeros((len(some), N, width), np.float32)
         for one, (k, mine) in zip(every, some, strict=True):
@@ -141,6 +143,11 @@ class AnchoredDynamics:
             raise InputError("plans around one state are for nodes without ties and features without channels")
 
     along_paths: ClassVar[bool] = False
+
+    @property
+    def ready(self) -> bool:
+        """Whether the first prediction needs no derivatives before."""
+        return self.system in _known
 
     def frozen_at(self, x0: Float[Array, " s"]) -> AnchoredDynamics:
         """Itself: it is linear."""

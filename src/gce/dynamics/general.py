@@ -18,7 +18,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from gce.control.settle import dense_path
-from gce.control.tracking import DensePath
+from gce.control.tracking import DensePath, hurry
 from gce.dynamics.state import StateDynamics
 from gce.errors import InputError
 from gce.model.hierarchy import Hierarchy, learner
@@ -62,10 +62,11 @@ class GeneralDynamics(StateDynamics):
         y = under.targets(features.inward(z[..., :width]), z[..., width:]).transpose(0, 1).flatten(1)  # [M, targets]
         rows = torch.eye(N * free, dtype=y.dtype)
         chunk = max(1, TOGETHER // (M * max(N, len(under.wires.senders)) * features.config.width))
-        parts = [
-            torch.autograd.grad(y, z, part[:, None].expand(-1, M, -1), retain_graph=True, is_grads_batched=True)[0]
-            for part in rows.split(chunk)
-        ]
+        parts: list[Tensor] = []
+        for part in rows.split(chunk):
+            hurry()
+            every = part[:, None].expand(-1, M, -1)
+            parts += torch.autograd.grad(y, z, every, retain_graph=True, is_grads_batched=True)
         by = torch.cat(parts).permute(2, 0, 1, 3).unflatten(1, (N, free))  # [M, nodes, free, nodes, c + inputs]
         with torch.no_grad():
             of_state, of_target = self._moved(earlier.transpose(0, 1), y.detach().unflatten(1, (N, free)))

@@ -161,6 +161,9 @@ class FrozenDynamics:
     known: StateDynamics
     x0: Float[Array, " s"]
 
+    ready: ClassVar[bool] = False
+    """Whether the first prediction needs no derivatives before."""
+
     @cached_property
     def _step(self) -> tuple[Array, Array, Array]:
         u = np.zeros((1, int(self.known.controls.sum())))

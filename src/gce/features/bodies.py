@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, cast
+from typing import Any, ClassVar, cast
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from gce.errors import InputError
 from gce.features.base import StateShape
 from gce.features.body_channels import BodyInputs, ImplicitLayer
 from gce.features.message_passing import MessagePassing, MessagePassingConfig
@@ -48,6 +49,17 @@ class Bodies(MessagePassing):
         super().__init__(shape, config)
         layer = cast(BodyInputs, self.inputs)
         self.channels = ImplicitLayer(layer, shape.num_node_types, shape.dt, config.drag)
+
+    @classmethod
+    def check(cls, config: Any) -> None:
+        super().check(config)
+        moves = {pair for p in config.points for pair in zip(p[:2], p[2:], strict=True)}
+        used = sorted(coordinate for point in config.points for coordinate in point)
+        if not used or used != list(range(config.num_observations)) or moves != set(config.kinematics):
+            raise InputError(
+                "a body is made of points alone, each of coordinates of its own, whose velocities say how its places "
+                f"move; here points are {str(config.points)[:60]} and kinematics {str(config.kinematics)[:60]}"
+            )
 
     def input_layer(self) -> BodyInputs:
         return self.shape.input_layer(BodyInputs)

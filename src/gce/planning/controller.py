@@ -23,7 +23,7 @@ from torch import Tensor
 from gce.control.problem import Cost, Problem, weights_of
 from gce.control.settle import Dynamics, Settled, Task, Tell, settle
 from gce.control.solver import Solver, Suitable, chosen_solver
-from gce.control.tracking import DEADLINE, ControlLimits, Status
+from gce.control.tracking import DEADLINE, ControlLimits, OutOfTime, Status
 from gce.dynamics.anchored import AnchoredDynamics
 from gce.dynamics.embedded import EmbeddedDynamics
 from gce.dynamics.features import FeatureDynamics
@@ -188,22 +188,37 @@ def settled_plan(
     start: Float[Array, "M nodes a"] | None,
     turns: Turns,
     solver: Solver = SUITABLE,
+    follow: Callable[[Array], Array] | None = None,
 ) -> tuple[Settled, Float[Array, "M nodes a"], float]:
     """(the settled plan, its actions in physical units, its cost) of the problem's steps after `step`, from x0.
 
     before: (observation, action) one step earlier. start: the plan made before, of the steps that remain.
-    solver: of each quadratic problem.
+    solver: of each quadratic problem. follow: x_1..x_M under actions by the model itself, asked before anything else,
+        so that there is an answer when the time is over before the dynamics have one.
     """
     p, scale = problem, model.arrays.action_std
     last = np.zeros(int(p.controls.sum())) if before is None else (before[1] / scale)[p.controls]
     task = task_of(model, aimed, p, step, last)
     u = np.zeros_like(task.w) if start is None else (start / scale)[:, p.controls]
     kept = task if start is None else task.keeping(u, efforts(p.change_cost, p, scale))
-    settled = settle(dynamics, kept, x0, u, solver.solve, turns.iterations, turns.tolerance, turns.patience, turns.tell)
-    actions = np.zeros((len(settled.u), *p.controls.shape))
-    actions[:, p.controls] = settled.u
+
+    def physical(u: Array) -> Array:
+        actions = np.zeros((len(u), *p.controls.shape))
+        actions[:, p.controls] = u
+        return np.clip(actions * scale, p.low, p.high)
+
+    idle = task.limits.nearest(u)
+    expected = None if follow is None else follow(physical(idle))
+    try:
+        settled = settle(
+            dynamics, kept, x0, u, solver.solve, turns.iterations, turns.tolerance, turns.patience, turns.tell
+        )
+    except OutOfTime:
+        if expected is None:
+            raise
+        settled = Settled(idle, expected, math.inf, Status.TIME_LIMIT, 0, math.inf)
     cost = float(task.cost(dynamics.outputs(settled.x), settled.u))
-    return settled, np.clip(actions * scale, p.low, p.high), cost
+    return settled, physical(settled.u), cost
 
 
 def task_of(model: Units, dynamics: Aimed, problem: Problem, step: int, last: Array) -> Task:
@@ -345,9 +360,18 @@ class Controller:
         dynamics: Dynamics = known.frozen_at(x0) if frozen else known
         turns = Turns(self.iterations, self.tolerance, self.patience, self.tell)
         solver = chosen_solver(self.solver)
+
+        def follow(actions: Array) -> Array:
+            later = None if p.exogenous is None else p.exogenous[step:]
+            path = self.system.rollout(observation, actions, exogenous=later, opening=opening, before=before)
+            return known.reduced(path.states[1:])
+
+        quick = self.time_limit is None or getattr(dynamics, "ready", True)
         token = DEADLINE.set(until)
         try:
-            settled, actions, cost = settled_plan(model, dynamics, known, x0, p, step, before, start, turns, solver)
+            settled, actions, cost = settled_plan(
+                model, dynamics, known, x0, p, step, before, start, turns, solver, None if quick else follow
+            )
         finally:
             DEADLINE.reset(token)
         states = torch.cat([state[None], known.lifted(settled.x)])
