@@ -5,7 +5,7 @@ All are regressions of increments, judged on episodes left out: does what is add
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +34,7 @@ def _usual(rows: Rows, own: Iterable[int], acting: bool = True) -> Array:
 
 
 def unmoved(rows: Rows, found: Structure) -> tuple[int, ...]:
-    """Coordinates whose absolute value adds nothing, not even squared or cubed."""
+    """Coordinates whose absolute value adds nothing, squared and cubed as well, to differences or to bent ones."""
     d, Y = rows.now.shape[1], (rows.after - rows.now)[:, targets(rows, found)]
     unit = (rows.now - rows.now.mean(0)) / np.maximum(rows.now.std(0), 1e-12)
     told = (
@@ -42,13 +42,38 @@ def unmoved(rows: Rows, found: Structure) -> tuple[int, ...]:
         | {v for _, v, _ in found.moves}
         | {w for *_, w, _ in found.turns}
     )
-    unmoved = []
+    unmoved, bent = [], rows.summed(_bent(rows, found))
     for c in (c for c in range(d) if c not in told and c not in found.constant):
         fewer = _usual(rows, [k for k in range(d) if k != c])
         more = rows.by_type(unit[:, [c]] ** np.array([1, 2, 3]))
-        if not better(left_out(np.concatenate([fewer, more], 1), Y, rows.part), left_out(fewer, Y, rows.part)):
+
+        def adds(base: Array, more: Array = more) -> bool:
+            return better(left_out(np.concatenate([base, more], 1), Y, rows.part), left_out(base, Y, rows.part))
+
+        # An absolute value may stand for a bend of the differences: stiff springs, constant lengths.
+        if not (adds(fewer) and adds(np.concatenate([fewer, bent], 1))):
             unmoved.append(c)
     return tuple(unmoved)
+
+
+def _bent(rows: Rows, found: Structure) -> Array:
+    """Of vectors their directions and the like, which turn with them; of other coordinates squares and cubes."""
+    pairs, columns = list(zip(found.vectors[::2], found.vectors[1::2], strict=False)), []
+    for position, velocity in pairs:
+        _, hat, cubed, _, along = _of_edge(rows, position, velocity)
+        columns += [hat, cubed, along]
+    in_vectors = {c for vector in found.vectors for c in vector}
+    rest = rows.near[:, [c for c in range(rows.near.shape[1]) if c not in in_vectors]]
+    rest = rest / np.maximum(rest.std(0), 1e-12) if len(rest) else rest
+    return np.concatenate([*columns, rest**2, rest**3], axis=1)
+
+
+def _of_edge(rows: Rows, position: Sequence[int], velocity: Sequence[int]) -> list[Array]:
+    """What turns with the vectors between neighbours: r, its direction, r |r|^2, w, w along r."""
+    r, w = rows.near[:, list(position)], rows.near[:, list(velocity)]
+    length = np.linalg.norm(r, axis=1, keepdims=True) + 1e-9
+    hat, unit = r / length, length.mean() if len(length) else 1.0
+    return [r / unit, hat, r * (length / unit) ** 2, w, (hat * w).sum(1, keepdims=True) * hat]
 
 
 def late(rows: Rows) -> bool:
@@ -103,12 +128,7 @@ def _acting(count: int, axes: tuple[int, ...], space: int) -> tuple[tuple[int, .
 
 def _turned(rows: Rows, found: Structure, pairs: list[Any], axes: tuple[int, ...], acting: tuple[Any, ...]) -> bool:
     """Whether coefficients of single axes, and scalars along them, add nothing to what turns among these axes allow."""
-    edges = []
-    for position, velocity in pairs:
-        r, w = rows.near[:, position], rows.near[:, velocity]
-        length = np.linalg.norm(r, axis=1, keepdims=True) + 1e-9
-        hat, unit = r / length, length.mean() if len(length) else 1.0
-        edges.append([r / unit, hat, r * (length / unit) ** 2, w, (hat * w).sum(1, keepdims=True) * hat])
+    edges = [_of_edge(rows, position, velocity) for position, velocity in pairs]
     headings = []  # unit vectors of circles and across them, times the scalars that may act along these
     for circle in found.circles:
         h = rows.now[:, circle]
