@@ -119,3 +119,41 @@ def test_one_that_does_not_fit_is_refused():
         make([o], None, np.array([[0], [0]]), edge_actions=[u])
     with pytest.raises(InputError, match="edge_actions are of 1 episodes"):
         make([o, o], None, np.array([[0], [1]]), edge_actions=[u])
+
+
+def followers(steps=40, episodes=6, seed=0):
+    """Points that go where they are told, each by its own column, and hold on to each other."""
+    rng, observed, told = np.random.default_rng(seed), [], []
+    for _ in range(episodes):
+        p, v = rng.uniform(-5, 5, (3, 1)), np.zeros((3, 1))
+        goal, seen, asked = p.copy(), [], []
+        for _ in range(steps):
+            goal = goal + 0.1 * rng.normal(size=goal.shape)
+            seen.append(np.concatenate([p, v], 1))
+            asked.append(goal)
+            force = 20 * (goal - p) - 8 * v + 0.1 * (p.mean(0) - p)
+            before, v = v, v + 0.05 * force
+            p = p + 0.05 * (before + v) / 2
+        observed.append(np.stack([*seen, np.concatenate([p, v], 1)]))
+        told.append(np.stack(asked))
+    return gce.Dataset.from_arrays(observed, told, np.array([[0, 1, 1, 2], [1, 0, 2, 1]]), dt=0.05)
+
+
+def test_setpoints_are_found_and_where_all_of_it_is_does_not_matter():
+    data = followers()
+    found = find_structure(data)
+    assert [s[:2] for s in found.setpoints] == [(0, 0)] and 0 in found.shift_invariant
+    model = prepare(config_for(data, kind="general"), data)
+    episode = data[0]
+
+    def hidden(by):
+        states, inputs = model.recorded(
+            gce.Episode(episode.graph, episode.observations + np.array([by, 0.0]), episode.actions + by)
+        )
+        features = model.features
+        q, a = features.inward(states[:-1]).transpose(0, 1), inputs.transpose(0, 1)
+        return features.hidden(q, a, features.latents[0], features.wires(Topology.of(episode.graph)))
+
+    with torch.no_grad():
+        assert torch.allclose(hidden(0.0), hidden(2.0), atol=1e-3)
+        assert hidden(0.0).std() > 0.01

@@ -59,6 +59,14 @@ def test_methods_without_training_have_a_row_and_runs_are_kept(folder, tmp_path,
     assert run(folder, tmp_path) == page
 
 
+def test_methods_are_chosen_by_name(folder, tmp_path, capsys):
+    page = run(folder, tmp_path, "--methods", "persistence")
+    assert "| persistence |" in page and "DMDc" not in page
+    with pytest.raises(SystemExit):
+        run(folder, tmp_path, "--methods", "persistance")
+    assert "it has persistence, dmdc, gns" in capsys.readouterr().err
+
+
 def test_other_actions_have_tables_of_their_own(tmp_path, monkeypatch):
     monkeypatch.setattr(Foreign, "methods", lambda self, data, context: ["dmdc"])
     place = tmp_path / "data"

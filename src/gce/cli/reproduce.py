@@ -47,6 +47,8 @@ class Reproduce:
     """The folder of recordings of systems of others (KIND_train and KIND_validation, .h5 or .npz), for `foreign`."""
     train_minutes: float = 3.0
     """For `foreign`: CPU minutes that each of its models is trained for, here, where it is missing."""
+    methods: tuple[str, ...] = ()
+    """For `foreign`: these methods alone, as results name them; by default all of its table."""
     sample: int = 1
     """For `carry`: how many runs of each experiment, world and method are computed again."""
 
@@ -61,7 +63,7 @@ class Reproduce:
         if self.on is not None:  # workers are in folders of their own
             models, results = models.resolve(), results.resolve()
             self.recorded, self.data = (place and place.resolve() for place in (self.recorded, self.data))
-        context = Context(models, results, self.recorded, self.data, self.train_minutes)
+        context = Context(models, results, self.recorded, self.data, self.train_minutes, self.methods)
         if not self.name:
             width = max(map(len, EXPERIMENTS))
             for name, experiment in EXPERIMENTS.items():

@@ -320,8 +320,14 @@ class Features(nn.Module, ABC):
         """Whether plans are made around one state: where derivatives along a path would take too long."""
         return topology.num_nodes > MANY_NODES
 
-    def measure(self, mean: Float[Tensor, " d"], std: Float[Tensor, " d"], step: Float[Tensor, " d"]) -> None:
-        """Hear of the observations' means and spreads, and of the spreads of their increments, before `prepare`."""
+    def measure(
+        self,
+        mean: Float[Tensor, " d"],
+        std: Float[Tensor, " d"],
+        step: Float[Tensor, " d"],
+        acting: Float[Tensor, " a"],
+    ) -> None:
+        """Hear of the observations' means and spreads, the spreads of their increments and of actions, first of all."""
         return None
 
     @torch.no_grad()

@@ -137,6 +137,9 @@ class General(Features):
     latents: Tensor
     edge_mean: Tensor
     edge_std: Tensor
+    to_go: Tensor
+    gone: Tensor
+    gone_centre: Tensor
     linear = False
     filtered = False
     dynamics = "gce.dynamics.general:GeneralDynamics"
@@ -175,6 +178,10 @@ class General(Features):
         self.register_buffer("latents", torch.zeros(LATENTS, config.latent))
         for name in ("mean", "std"):
             self.register_buffer(f"edge_{name}", torch.ones(s.num_relations, s.num_observations) * (name == "std"))
+        if config.structure.get("setpoints"):
+            self.register_buffer("to_go", torch.ones(s.num_inputs))
+            self.register_buffer("gone", torch.zeros(s.num_observations, s.num_inputs))
+            self.register_buffer("gone_centre", torch.zeros(s.num_inputs))
         self.prepared()
 
     @classmethod
@@ -256,6 +263,7 @@ class General(Features):
         own = [self.motion.seen_from(place, place)[..., self.motion.kept], acted]
         if s.history == 2:
             own.append(self.motion.seen_from((place - q[..., d : 2 * d]) / self.motion.step, place))
+        inputs = self.missing(place, inputs)
         if s.late_action:  # felt through the action before, which the state holds
             inputs = torch.cat([torch.zeros_like(acted), inputs[..., s.num_actions :]], -1)
         told = [wires.edges.expand(-1, batch[1], -1)]
@@ -276,8 +284,23 @@ class General(Features):
             h = one(h, of_edges[k], wires)
         return torch.cat([self.decode(h), torch.ones_like(h[..., :1])], -1)
 
-    def measure(self, mean: Float[Tensor, " d"], std: Float[Tensor, " d"], step: Float[Tensor, " d"]) -> None:
+    def measure(
+        self,
+        mean: Float[Tensor, " d"],
+        std: Float[Tensor, " d"],
+        step: Float[Tensor, " d"],
+        acting: Float[Tensor, " a"],
+    ) -> None:
         self.motion.set_units(mean, std, step)
+        for k, c, spread in self.config.structure.get("setpoints", ()):  # (a - x_c) / spread in the place of a
+            self.to_go[k] = push[k] / spread
+            self.gone[c, k], self.gone_centre[k] = self.motion.unit[c] / spread, self.motion.centre[c] / spread
+
+    def missing(self, q: Float[Tensor, "*batch d"], inputs: Float[Tensor, "*batch a"]) -> Float[Tensor, "*batch a"]:
+        """Inputs, what is missing to a setpoint in its place."""
+        if not self.config.structure.get("setpoints"):
+            return inputs
+        return inputs * self.to_go - q @ self.gone - self.gone_centre
 
     @torch.no_grad()
     def prepare(self, samples: Iterable[tuple[Float[Tensor, "nodes batch state"], Topology]]) -> None:

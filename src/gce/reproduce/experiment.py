@@ -231,7 +231,7 @@ class Context:
     """Where things are.
 
     models: WORLD/NAME of each trained model; recorded: systems of our worlds recorded by others; data: recordings of
-    systems of others (`foreign`), for which models are trained for so many CPU minutes each.
+    systems of others (`foreign`), for which models are trained for so many CPU minutes each, of some methods alone.
     """
 
     models: Path
@@ -239,6 +239,7 @@ class Context:
     recorded: Path | None = None
     data: Path | None = None
     train_minutes: float = 3.0
+    methods: tuple[str, ...] = ()
     skipped: list[str] = field(default_factory=list)
     """Sentences: what is left out, and why."""
 

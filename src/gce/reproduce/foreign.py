@@ -93,6 +93,10 @@ class Foreign(Experiment):
             if name not in (*TITLES, *METHODS):
                 context.leave_out(f"there is no method {name} here; its rows are left out")
         known = [name for name in TABLE if name in TITLES or name in METHODS]
+        for name in context.methods:
+            if name not in known:
+                raise InputError(f"foreign has no method {name!r}; it has {', '.join(known)}")
+        known = [name for name in known if name in (context.methods or known)]
         return [name for name in known if name != "published" or data.world in WORLDS]
 
     def run(self, cell: Cell, context: Context) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from gce.operators.hierarchy import shift
 from gce.training.batches import Recorded, TrainingConfig, digest
 from gce.training.learning import validation_error
 from gce.training.loop import Training
+from gce.training.soap import Soap
 from gce.trajectory import Episode
 
 LARGEST_MISS = 20.0
@@ -87,7 +88,8 @@ def training_of_general(
         learning.keep()
         return validation_error(model, validation)
 
-    return Training(learning, loss, error, config, folder, model.config.described(), digest(systems, validation))
+    about, data = model.config.described(), digest(systems, validation)
+    return Training(learning, loss, error, config, folder, about, data, Soap)
 
 
 def loss_of(

@@ -145,13 +145,14 @@ class Training:
         folder: Path,
         settings: dict[str, Any],
         data: str,
+        optimiser: Callable[..., torch.optim.Optimizer] = torch.optim.Adam,
     ) -> None:
         self.model, self.loss, self.error, self.config, self.folder = model, loss, error, config, folder
         limits = {"minutes": config.minutes if math.isfinite(config.minutes) else None}
         same = {"training": {**dataclasses.asdict(config), **limits}, "config": settings, "data": data}
         self._same: dict[str, Any] = json.loads(json.dumps(same))
         self.ranks = ranks()
-        self.optimiser = torch.optim.Adam(model.parameters(), lr=config.learning_rate)
+        self.optimiser = optimiser(model.parameters(), lr=config.learning_rate)
         self.iteration, self.best, self.stale, self.seconds, self.spent = 0, math.inf, 0, 0.0, 0.0
         self.best_state = self._weights()
         self.improved: Callable[[], object] = lambda: None

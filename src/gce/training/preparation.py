@@ -70,7 +70,7 @@ GENERAL: dict[str, Any] = {
     "horizon": 10,
     "growth": (2, 2, 2, 5, 5, 5, 10, 10, 10),
     "minutes": MINUTES,
-    "learning_rate": 2e-3,
+    "learning_rate": 3e-3,
     "rollouts": 8,
     "fit_episodes": 4,
     "fit_steps": 24,
@@ -192,7 +192,9 @@ def prepare(config: ModelConfig, data: Dataset, seed: int = 0) -> Model:
     with torch.no_grad():
         model.observation_mean[[velocity for _, velocity in config.kinematics]] = 0
         steps = np.concatenate([np.diff(e.observations, axis=0).reshape(-1, config.num_observations) for e in part])
-        model.features.measure(model.observation_mean, model.observation_std, model.tensor(steps.std(0)))
+        model.features.measure(
+            model.observation_mean, model.observation_std, model.tensor(steps.std(0)), model.action_std
+        )
         model.features.inputs.unit_mean.copy_(model.observation_mean)
         model.features.inputs.unit_std.copy_(model.observation_std)
         systems = [SystemData(model, [part[k]]) for k in range(min(len(part), 100))]

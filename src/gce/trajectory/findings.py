@@ -54,6 +54,7 @@ def told(data: Dataset, found: Structure) -> list[str]:
         said.append(f"{', '.join(map(name, vector))} form a vector in {where}")
     for vector in found.action_vectors:
         said.append(f"{', '.join(map(acts, vector))} act as a vector")
+    said += [f"{acts(k)} says where {name(c)} shall be" for k, c, _ in found.setpoints]
     if found.shift_invariant:
         said.append(f"only differences between neighbours matter in {', '.join(map(name, found.shift_invariant))}")
     if found.turn_invariant:

@@ -33,6 +33,8 @@ TIED, DOUBTFUL = 0.95, 0.5
 """r^2 from which a velocity is a position's, and from which it should be."""
 RIGID = 0.75
 """The share that lengths between neighbours vary of what their parts do, below which coordinates are a vector's."""
+FOLLOWED = 0.6
+"""How far actions are from a coordinate whose setpoints they are, at most, in its spread."""
 TINY = 1e-6
 SAID = ("points", "late_action", "fresh_start")
 """What a file's metadata may say of structured models' features, beside the fields of `Structure`."""
@@ -47,6 +49,7 @@ class Structure:
     vectors: coordinates in the plane or in space, positions and velocities each; action_vectors: of action columns.
     shift_invariant: coordinates of which only differences to neighbours matter. turn_invariant: turns of all vectors
     and circles leave the dynamics alone; turn_axis: in space, the coordinate about whose axis, None about all.
+    setpoints: (action, coordinate, spread) of actions that say where a coordinate shall be; spread: of what is missing.
     edge_actions: how many of the last action columns act on edges: the k-th of node i on the edge from its k-th
     neighbour by number. late_action: an action shows one step late. history: 2 where the observation before
     tells much more.
@@ -63,6 +66,7 @@ class Structure:
     shift_invariant: tuple[int, ...] = ()
     turn_invariant: bool = False
     turn_axis: int | None = None
+    setpoints: tuple[Move, ...] = ()
     edge_actions: int = 0
     late_action: bool = False
     history: int = 1
@@ -94,6 +98,7 @@ FORMS = {
     "shift_invariant": "[column, ...], by number",
     "turn_invariant": "true or false",
     "turn_axis": "the number of a column",
+    "setpoints": "[[action, column, spread], ...], by number, the spread above zero",
     "edge_actions": "how many of the last action columns act on edges",
     "late_action": "true or false",
     "history": "1 or 2",
@@ -108,14 +113,15 @@ LENGTHS = {
     "turns": (4,),
     "vectors": (2, 3),
     "action_vectors": (2, 3),
+    "setpoints": (3,),
     "disagreeing": (3,),
 }
-MEASURED = {"moves": 1, "turns": 1, "disagreeing": 1}
+MEASURED = {"moves": 1, "turns": 1, "setpoints": 1, "disagreeing": 1}
 """How many numbers at the end of an entry are no columns."""
 
 
 def _fits(name: str, value: Any, columns: int | None) -> bool:
-    most = columns if columns is not None and name != "action_vectors" else 2**31
+    most = columns if columns is not None and name not in ("action_vectors", "setpoints") else 2**31
 
     def column(number: Any) -> bool:
         return isinstance(number, int) and not isinstance(number, bool) and 0 <= number < most
@@ -135,6 +141,8 @@ def _fits(name: str, value: Any, columns: int | None) -> bool:
     if name not in LENGTHS:
         return all(map(column, value))
     last = MEASURED.get(name, 0)
+    if name == "setpoints" and not all(len(v) == 3 and v[1] < (columns or 2**31) and v[2] > 0 for v in value):
+        return False
     return all(
         isinstance(entry, tuple)
         and len(entry) in LENGTHS[name]
@@ -186,9 +194,10 @@ def find_structure(data: Dataset) -> Structure:
     if not found.vectors and "vectors" not in given:
         found = replace(found, vectors=_vectors(rows, found))
     if rows.enough:
-        found = replace(
-            found, shift_invariant=unmoved(rows, found), late_action=late(rows), history=1 + remembers(rows, found)
-        )
+        found = replace(found, late_action=late(rows), history=1 + remembers(rows, found))
+        found = found if found.late_action else replace(found, setpoints=_setpoints(rows, found))
+        found = replace(found, **given)
+        found = replace(found, shift_invariant=unmoved(_to_go(rows, found), found))
         found = turning(rows, found)
     return replace(found, **given)
 
@@ -283,6 +292,29 @@ def _of_its_own(rows: Rows, p: int, v: int, r2: float) -> bool:
     step, mid = rows.after[:, p] - rows.now[:, p], (rows.now[:, v] + rows.after[:, v]) / 2
     X = np.stack([mid, rows.now[:, p]], axis=1)
     return bool(left_out(X, step[:, None], rows.part)[0] < 0.7 * (1 - r2))
+
+
+# ---- setpoints ----
+
+
+def _setpoints(rows: Rows, found: Structure) -> tuple[Move, ...]:
+    """Actions that go with a coordinate, in its units and nearer to it than half of its spread or so."""
+    setpoints, std = [], rows.now.std(0)
+    for k in range(rows.action.shape[1] - found.edge_actions):
+        missing = rows.action[:, [k]] - rows.now
+        near = np.sqrt(np.square(missing).mean(0)) / np.maximum(std, 1e-12)
+        c = int(near.argmin())
+        if near[c] < FOLLOWED and c not in found.constant:
+            setpoints.append((k, c, max(float(missing[:, c].std()), 1e-3 * float(std[c]))))
+    return tuple(setpoints)
+
+
+def _to_go(rows: Rows, found: Structure) -> Rows:
+    """With what is missing to setpoints in their place, which shifts leave alone."""
+    action = rows.action.copy()
+    for k, c, _ in found.setpoints:
+        action[:, k] -= rows.now[:, c]
+    return replace(rows, action=action)
 
 
 # ---- vectors ----
