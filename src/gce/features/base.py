@@ -325,7 +325,7 @@ class Features(nn.Module, ABC):
         mean: Float[Tensor, " d"],
         std: Float[Tensor, " d"],
         step: Float[Tensor, " d"],
-        acting: Float[Tensor, " a"],
+        push: Float[Tensor, " a"],
     ) -> None:
         """Hear of the observations' means and spreads, the spreads of their increments and of actions, first of all."""
         return None

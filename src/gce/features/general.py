@@ -289,7 +289,7 @@ class General(Features):
         mean: Float[Tensor, " d"],
         std: Float[Tensor, " d"],
         step: Float[Tensor, " d"],
-        acting: Float[Tensor, " a"],
+        push: Float[Tensor, " a"],
     ) -> None:
         self.motion.set_units(mean, std, step)
         for k, c, spread in self.config.structure.get("setpoints", ()):  # (a - x_c) / spread in the place of a
