@@ -137,7 +137,7 @@ class Foreign(Experiment):
 # ---- tables ----
 
 
-def _errors(records: Sequence[Record], method: str, episodes: int) -> dict[int, float]:
+def errors_of(records: Sequence[Record], method: str, episodes: int) -> dict[int, float]:
     """By system; of methods that do not adapt the same for any number of episodes."""
     mine = select(records, method=method, episodes=0 if method in ALONE else episodes)
     return {r["seed"]: r["figures"]["mean"] for r in mine if "figures" in r}
@@ -146,7 +146,7 @@ def _errors(records: Sequence[Record], method: str, episodes: int) -> dict[int, 
 def _figures(records: Sequence[Record]) -> str:
     rows = []
     for method in [name for name in TABLE if name in values_of(records, "method")]:
-        each = [list(_errors(records, method, k).values()) for k in ADAPTED]
+        each = [list(errors_of(records, method, k).values()) for k in ADAPTED]
         cells = [f"{np.mean(e):.3g} ({np.median(e):.3g})" if e else "–" for e in each]
         rows.append([TITLES.get(method, method), max(map(len, each)), *cells])
     return markdown(["method", "n", *map(str, ADAPTED)], rows)
@@ -159,7 +159,7 @@ def _wins(records: Sequence[Record]) -> str:
         for other in [name for name in ("dmdc", "gns_tuned", "structured") if name in there and name != ours]:
             cells = []
             for k in ADAPTED:
-                left, right = _errors(records, ours, k), _errors(records, other, k)
+                left, right = errors_of(records, ours, k), errors_of(records, other, k)
                 both = sorted(left.keys() & right.keys())
                 ratio = np.mean([left[g] for g in both]) / np.mean([right[g] for g in both]) if both else math.nan
                 cells.append(f"{sum(left[g] < right[g] for g in both)}/{len(both)}, {ratio:.2f}" if both else "–")

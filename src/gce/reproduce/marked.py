@@ -19,6 +19,7 @@ from gce.errors import InputError
 from gce.files import read_json
 from gce.reproduce import paper
 from gce.reproduce.experiment import records_in, write_file
+from gce.reproduce.foreign import ADAPTED, TITLES, errors_of
 from gce.reproduce.statistics import Record, markdown, select, short, summarise
 
 MARK = re.compile(r"(<!-- table: (\w+) -->\n)(.*?)(<!-- end of table -->)", re.DOTALL)
@@ -144,10 +145,31 @@ def published(results: Path) -> str:
     return markdown([*header, "self-weight"], rows)
 
 
+def foreign(results: Path) -> str:
+    """Means over systems of others, and on how many of them `general` is below DMDc and the tuned network."""
+    records, rows = records_in(results, "foreign"), []
+    for kind, acted in sorted({(r["settings"]["kind"], r["settings"].get("actions", "")) for r in records}):
+        mine = [r for r in select(records, kind=kind) if r["settings"].get("actions", "") == acted]
+        ours = [errors_of(mine, "general", k) for k in ADAPTED]
+        for method in ("persistence", "dmdc", "gns_tuned", "structured", "general"):
+            each = [errors_of(mine, method, k) for k in ADAPTED]
+            if not any(each):
+                continue
+            cells = [short(float(np.mean(list(e.values())))) if e else "–" for e in each]
+            if method in ("dmdc", "gns_tuned"):
+                both = [(sum(o[g] < e[g] for g in o.keys() & e.keys()), e) for o, e in zip(ours, each, strict=True)]
+                cells = [f"{c} ({won})" if e else c for c, (won, e) in zip(cells, both, strict=True)]
+            words = TITLES.get(method, method)
+            name = f"{kind}{', ' * bool(acted)}{acted}" if method == "persistence" else ""
+            rows.append([name, max(map(len, each)), f"**{words}**" if method == "general" else words, *cells])
+    return markdown(["", "n", "NRMSE after so many episodes", *map(str, ADAPTED)], rows)
+
+
 TABLES: dict[str, Callable[[Path], str]] = {
     "control": control,
     "recorded": recorded,
     "grids": grids,
     "published": published,
+    "foreign": foreign,
 }
 """The tables by name."""
