@@ -27,9 +27,10 @@ from gce.envs.recording import Recording, import_recordings, record
 from gce.model.files import load_model, shipped
 from gce.model.model import Model
 from gce.planning.closed_loop import problem_for
-from gce.planning.controller import Controller
+from gce.planning.controller import Controller, in_space_of
 from gce.reproduce.experiment import Cell, Context
 from gce.reproduce.tasks import SEEN, run_cell
+from gce.reproduce.versions import METHODS
 from gce.system.system import adapt
 from gce.trajectory import Dataset, Episode
 
@@ -81,7 +82,7 @@ def planned(model: Model, world: str, weights: str = "along") -> np.ndarray:
     env.reset(seed=0, options={"parameters": first.parameters})
     protocol = env.recipe.protocol
     problem = problem_for(env, first.observations[HORIZON].astype(float), protocol)
-    problem = gce.Problem(**{**vars(problem), "horizon": HORIZON})
+    problem = in_space_of(model, gce.Problem(**{**vars(problem), "horizon": HORIZON}))
     controller = Controller(adapt(model, others, measure=False), problem, weights, tolerance=protocol.tolerance)
     return np.array(controller.plan(first.observations[0].astype(float), opening=True).cost)
 
@@ -127,9 +128,9 @@ def cases() -> dict[str, Callable[[], np.ndarray]]:
     for form in ("tensor", "dense", "hom"):
         found[f"rope {form}"] = lambda form=form: predicted(load_model(shipped("rope")).with_form(form), "rope")
     found["rope planned frozen"] = lambda: planned(load_model(shipped("rope")), "rope", "frozen")
-    for name in ("decoder", "in_features", "laplace_history"):
+    for name in ("decoder", "in_features", "laplace_history", "published", "general"):
         found[f"{name} predicted"] = lambda name=name: predicted(load_model(FOLDER / name), "rope")
-    for name in ("in_features", "laplace_history"):
+    for name in ("in_features", "laplace_history", "published", "general"):
         found[f"{name} planned"] = lambda name=name: planned(load_model(FOLDER / name), "rope")
     for name in ("cko", "kpm", "graph_ode", "vae", "pcc"):
         found[f"baseline {name}"] = lambda name=name: of_baseline(name)
@@ -156,4 +157,4 @@ def versions_of(name: str) -> str:
         return f"`version` of {WORLDS[first].__name__} (gce/envs)"
     if first == "baseline":
         return f"`version` of {BASELINES[last].__name__} (gce/baselines)"
-    return f"that of {'oracle' if first == 'oracle' else 'ours'} in METHODS (gce/reproduce/versions.py)"
+    return f"that of {first if first in METHODS else 'ours'} in METHODS (gce/reproduce/versions.py)"

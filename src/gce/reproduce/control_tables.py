@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from gce.reproduce import paper
 from gce.reproduce.experiment import Cell, Context, Preset
 from gce.reproduce.methods import title
-from gce.reproduce.recipes import BANDWIDTHS, bandwidth_model
+from gce.reproduce.recipes import BANDWIDTHS, FORMS, GENERAL, PUBLISHED, bandwidth_model
 from gce.reproduce.statistics import (
     Record,
     curves,
@@ -23,7 +23,7 @@ from gce.reproduce.statistics import (
     values_of,
 )
 from gce.reproduce.tasks import SEEN, UNSEEN, WorldTable, run_cell
-from gce.reproduce.tuning import CHEAPER, cheaper_cost, chosen_cost, methods_of
+from gce.reproduce.tuning import CHEAPER, PUBLISHED_POTENTIALS, cheaper_cost, chosen_cost, methods_of
 
 
 class ControlTable(WorldTable):
@@ -41,6 +41,8 @@ class ControlTable(WorldTable):
 
 
 class Main(ControlTable):
+    """Published models plan with the costs of their presets; of the others the weight of actions is chosen."""
+
     name: ClassVar[str] = "main"
     about: ClassVar[str] = "control cost and error of all methods in Rope, Soft and Swim, sizes seen and unseen"
 
@@ -52,6 +54,7 @@ class Main(ControlTable):
             running = cheaper_cost(tuned, cheaper, world)
             if running is not None:
                 plans.append({**plans[0], "method": CHEAPER, "model": plans[0]["method"], "state_cost": running})
+            plans += [{"method": name} for name in ("nothing", *PUBLISHED_POTENTIALS, GENERAL)]
             found += [{"world": world, "split": split, **plan} for split in (SEEN, UNSEEN) for plan in plans]
         return found
 
@@ -112,6 +115,8 @@ class GridNoise(ControlTable):
         "kpm",
         "ours_shipped",
         "graph_ode",
+        PUBLISHED,
+        GENERAL,
     )
 
     def rows(self, context: Context) -> list[dict[str, Any]]:
@@ -143,22 +148,37 @@ class GridNoise(ControlTable):
 
 
 class FittingNumber(ControlTable):
+    """Structured: one encoder for all forms. Published: a model trained with each."""
+
     name: ClassVar[str] = "fitting_number"
     about: ClassVar[str] = "Rope: the forms dense, hom and hom_mean adapted to 1 to 32 episodes"
 
     def rows(self, context: Context) -> list[dict[str, Any]]:
+        shared = [{"method": "ours_gaussian", "form": form} for form in ("hom_mean", *FORMS)]
+        own = [{"method": PUBLISHED, "published": "hom_mean"}]
+        own += [{"method": f"{PUBLISHED}_{form}", "published": form} for form in FORMS]
         return [
-            {"world": "rope", "split": SEEN, "method": "ours_gaussian", "form": form, "episodes": episodes}
+            {"world": "rope", "split": SEEN, **row, "episodes": episodes}
             for episodes in paper.FITTING_NUMBERS
-            for form in ("hom_mean", "hom", "dense")
+            for row in (*shared, *own)
         ]
 
     def report(self, records: Sequence[Record], folder: Path) -> str:
         for figure, label in (("control_error", "control error"), ("cost", "control cost")):
-            lines = {f: series(select(records, form=f), "episodes", figure) for f in values_of(records, "form")}
+            lines = {
+                f"{method}, {form}": series(select(records, **{key: form}), "episodes", figure)
+                for method, key in (("published", "published"), ("structured", "form"))
+                for form in values_of(records, key)
+                if form is not None
+            }
             curves(lines, folder / f"fitting_number_{figure}.svg", "episodes adapted to", label, log=True)
-        names = "control_error", "form", "episodes"
-        return _error_and_cost(records, *names, str, lambda k: f"{k} episodes", paper.FITTING)
+        parts = []
+        for of, key, known in ((", published", "published", paper.FITTING), (", structured", "form", {})):
+            mine = [r for r in records if r["settings"].get(key) is not None]
+            if mine:
+                names = "control_error", key, "episodes"
+                parts.append(_error_and_cost(mine, *names, str, lambda k: f"{k} episodes", known, of))
+        return "\n".join(parts)
 
 
 class Bandwidth(ControlTable):

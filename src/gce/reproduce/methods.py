@@ -18,11 +18,12 @@ from gce.control.problem import Problem
 from gce.envs import world_named
 from gce.files import read_json
 from gce.model.files import load_model, shipped
-from gce.planning.controller import Controller, Planner
-from gce.reproduce.recipes import OURS
+from gce.planning.controller import Controller, Planner, in_space_of
+from gce.reproduce.recipes import GENERAL, OURS, PUBLISHED
 from gce.system.system import System, adapt
 from gce.trajectory import Episode
 
+OWN = (OURS, PUBLISHED, GENERAL)
 ITERATIONS = 10
 """Of a plan that is linearised again, for every method."""
 IN_FEATURES = "_in_features"
@@ -39,13 +40,18 @@ TITLES = {
     "graph_ode": "GraphODE",
     "kpm": "KPM",
     "cko": "CKO",
-    "ours_vmf": "ours (vMF)",
-    "ours_laplace": "ours (Laplace)",
-    "ours_gaussian": "ours (Gaussian)",
-    "ours_mlp": "ours (MLP)",
-    "ours_shipped": "ours (the package's model)",
-    "ours_cheaper": "ours (Gaussian), cheaper plans",
-    "ours_60_minutes": "ours (Gaussian), 60 minutes",
+    "nothing": "doing nothing",
+    "published": "published (Gaussian)",
+    "published_vmf": "published (vMF)",
+    "published_laplace": "published (Laplace)",
+    "published_mlp": "published (MLP)",
+    "ours_vmf": "structured (vMF)",
+    "ours_laplace": "structured (Laplace)",
+    "ours_gaussian": "structured (Gaussian)",
+    "ours_mlp": "structured (MLP)",
+    "ours_shipped": "structured (the package's model)",
+    "ours_cheaper": "structured (Gaussian), cheaper plans",
+    "ours_60_minutes": "structured (Gaussian), 60 minutes",
     "cko_60_minutes": "CKO, 60 minutes",
     "cko_long": "CKO, trained long",
 }
@@ -53,7 +59,8 @@ TITLES = {
 
 @dataclass(frozen=True)
 class Method:
-    """A trained model by name. form: of our operator, the encoder as it is."""
+    """A trained model by name, of the package's (structured, published, general) or a baseline. form: of the operator,
+    the encoder as it is."""
 
     world: str
     name: str
@@ -66,12 +73,12 @@ class Method:
 
     @property
     def ours(self) -> bool:
-        return self.name.startswith("ours")
+        return self.name.startswith(OWN)
 
     @property
     def kind(self) -> str:
-        """Ours, or which baseline."""
-        return OURS if self.ours else kind_of(self.folder).name
+        """Which of the package's methods, or which baseline."""
+        return next((kind for kind in OWN if self.name.startswith(kind)), None) or kind_of(self.folder).name
 
     @property
     def files(self) -> tuple[Path, Path]:
@@ -102,15 +109,16 @@ class Method:
 
     def planner(self, adapted: System | Adapted, problem: Problem) -> Planner:
         if isinstance(adapted, System):
-            return Controller(adapted, problem, iterations=ITERATIONS)
+            return Controller(adapted, in_space_of(adapted.model, problem), iterations=ITERATIONS)
         on = "features" if self.name.endswith(IN_FEATURES) else "observations"
         return BaselineController(adapted, replace(problem, on=on), iterations=ITERATIONS)
 
 
 def method(models: Path, world: str, name: str) -> Method:
-    """By name; `ours_shipped` is the model that comes with the package."""
+    """By name; `ours_shipped` and `published` are models that come with the package."""
     own = models / world / name.removesuffix(IN_FEATURES)
-    return Method(world, name, shipped(world_named(world).usual_model()) if name == "ours_shipped" else own)
+    named = {"ours_shipped": (world_named(world).usual_model(), None), PUBLISHED: (world, PUBLISHED)}
+    return Method(world, name, shipped(*named[name]) if name in named else own)
 
 
 def title(name: str) -> str:

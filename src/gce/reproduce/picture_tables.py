@@ -139,7 +139,7 @@ class ControlPictures(WorldTable):
 def _course(values: np.ndarray, goal: np.ndarray, dt: float, label: str, path: Path) -> None:
     """A line a node over time, and where they should be."""
     figure, axis = style.panels(6, 3.6)
-    axis.plot(dt * np.arange(len(values)), values, color=style.colour_of("ours"), alpha=0.25, linewidth=0.7)
+    axis.plot(dt * np.arange(len(values)), values, color=style.colour_of("structured"), alpha=0.25, linewidth=0.7)
     for level in np.unique(goal):
         axis.axhline(level, color="black", linewidth=0.8)
     axis.set(xlabel="seconds", ylabel=label, title="a line a node; black: the goal")

@@ -15,6 +15,7 @@ from gce.envs.recording import import_recordings
 from gce.reproduce import paper
 from gce.reproduce.experiment import Cell, Context, Experiment, Preset
 from gce.reproduce.methods import AS_PUBLISHED, IN_FEATURES, title
+from gce.reproduce.recipes import GENERAL, PUBLISHED
 from gce.reproduce.statistics import (
     Point,
     Record,
@@ -92,14 +93,14 @@ def _by_step(records: Sequence[Record]) -> list[Point]:
 
 class PredictedSteps(PredictionTable):
     name: ClassVar[str] = "prediction"
-    about: ClassVar[str] = "NRMSE of 100 predicted steps with and without 10% noise, Rope and Soft, ours and CKO"
+    about: ClassVar[str] = "NRMSE of 100 predicted steps with and without 10% noise, Rope and Soft"
 
     def rows(self, context: Context) -> list[dict[str, Any]]:
         return [
             {"world": world, "method": name, "noise": noise, "episodes": 8}
             for world in ("rope", "soft")
             for noise in (0.0, 0.1)
-            for name in ("ours_gaussian", "cko", "kpm", "ours_shipped")
+            for name in ("ours_gaussian", "cko", "kpm", "ours_shipped", PUBLISHED, GENERAL)
         ]
 
     def report(self, records: Sequence[Record], folder: Path) -> str:
@@ -125,14 +126,14 @@ class PredictedSteps(PredictionTable):
 
 class SampleEfficiency(PredictionTable):
     name: ClassVar[str] = "sample_efficiency"
-    about: ClassVar[str] = "NRMSE of 100 predicted steps after adapting to 1 to 32 episodes, ours and CKO"
+    about: ClassVar[str] = "NRMSE of 100 predicted steps after adapting to 1 to 32 episodes"
 
     def rows(self, context: Context) -> list[dict[str, Any]]:
         return [
             {"world": world, "method": name, "noise": 0.0, "episodes": episodes}
             for world in ("rope", "soft")
             for episodes in (1, 2, 4, 8, 16, 32)
-            for name in ("ours_gaussian", "cko", "ours_shipped")
+            for name in ("ours_gaussian", "cko", "ours_shipped", PUBLISHED, GENERAL)
         ]
 
     def report(self, records: Sequence[Record], folder: Path) -> str:

@@ -13,13 +13,16 @@ from gce.envs import world_named
 from gce.errors import InputError
 
 OURS = "ours"
+"""How settings and keys of kept runs call the structured method; tables write structured."""
+PUBLISHED, GENERAL = "published", "general"
 
 
 @dataclass(frozen=True)
 class ModelRecipe:
-    """method: `ours`, or a baseline's name; model, schedule: what is changed in its configuration and training.
+    """method: `ours` (structured), `published`, `general`, or a baseline's name.
 
-    minutes: CPU time of one core. validation_systems: that the best model is chosen on; methods adapt to each.
+    model, schedule: what is changed in its configuration and training. minutes: CPU time of one core.
+    validation_systems: that the best model is chosen on; methods adapt to each.
     start: the name of a baseline's model of the same world that is trained on, for so many minutes more.
     """
 
@@ -37,6 +40,8 @@ class ModelRecipe:
         return f"{self.world}/{self.name}"
 
 
+FORMS = ("hom", "dense")
+"""Of which the published method gets models of their own, beside Hom+Mean."""
 POTENTIALS = {"gaussian": 2.0, "laplace": 2.0, "vmf": 2.0, "mlp": 2.0}
 DIMENSIONS = (8, 16, 64)
 BANDWIDTHS = (0.1, 0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 10.0)
@@ -59,6 +64,11 @@ def _longer(name: str, minutes: float) -> ModelRecipe:
 def _long(world: str, minutes: float, start: str, learning_rate: float = 1e-3) -> ModelRecipe:
     schedule = {"horizons": (16, 32, 64, 64), "learning_rate": learning_rate}
     return ModelRecipe(world, "cko_long", "cko", schedule=schedule, minutes=minutes, start=start)
+
+
+def _published(world: str, name: str, **model: Any) -> ModelRecipe:
+    """By the tuned preset, but for what is named."""
+    return ModelRecipe(world, f"published_{name}", PUBLISHED, model, minutes=4.0)
 
 
 def bandwidth_model(bandwidth: float) -> str:
@@ -101,6 +111,9 @@ RECIPES: tuple[ModelRecipe, ...] = (
         for s in BANDWIDTHS
     ),
     *(_longer(name, minutes) for name, minutes in LONGER.items()),
+    *(_published("rope", name, potential=name) for name in POTENTIALS if name != "gaussian"),
+    *(_published("rope", form, form=form) for form in FORMS),
+    *(ModelRecipe(world, GENERAL, GENERAL, minutes=4.0) for world in ("rope", "soft", "swim", "grid")),
     _long("rope", 90.0, "cko_60_minutes"),
     _long("swim", 75.0, "cko", 2e-3),
     _long("soft", 40.0, "cko", 2e-3),

@@ -115,6 +115,12 @@ def paired(first: RunSummary, second: RunSummary) -> Paired:
     return Paired(len(both), float((one - other).mean()), ratio, p)
 
 
+def paired_each(records: Sequence[Record], ours: RunSummary, names: Sequence[str], figure: str) -> dict[str, Paired]:
+    """A method against others, by name, where there are systems that both controlled."""
+    tests = {name: paired(ours, summarise(select(records, method=name), figure)) for name in names}
+    return {name: test for name, test in tests.items() if test.n}
+
+
 def select(records: Sequence[Record], **settings: Any) -> list[Record]:
     return [r for r in records if all(r["settings"].get(name) == value for name, value in settings.items())]
 

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from gce.errors import InputError
 from gce.progress import counted, progress, run_module
+from gce.reproduce.methods import OWN
 from gce.reproduce.recipes import OURS, RECIPES, ModelRecipe, recipe_named
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ class TrainModels:
                 "validation_nrmse": found.get("validation_nrmse"),
             }
         finished, place = work / "model", self.out / recipe.folder
-        (save_model if recipe.method == OURS else save)(model, finished, about)
+        (save_model if recipe.method in OWN else save)(model, finished, about)
         place.mkdir(parents=True, exist_ok=True)
         for file in finished.iterdir():
             os.replace(file, place / file.name)
@@ -116,10 +117,13 @@ def _train(
 ) -> tuple[Any, dict[str, Any]]:
     """(model, what is known of its training)."""
     plan = {"minutes": minutes, "iterations": ENDLESS, "parts": VALIDATED, **recipe.schedule}
-    if recipe.method == OURS:
+    if recipe.method in OWN:
         from gce.training.learning import train
 
-        done = train(data, folder=folder, tell=tell, model=recipe.model, training=plan)
+        how: dict[str, Any] = {"method": "structured", "training": plan}
+        if recipe.method != OURS:
+            how = {"method": recipe.method, "minutes": minutes, "training": recipe.schedule}
+        done = train(data, folder=folder, tell=tell, model=recipe.model, **how)
         return done.model, {name: getattr(done, name) for name in ("iterations", "cpu_seconds", "validation_nrmse")}
     from gce.baselines import train as train_baseline
     from gce.baselines.folder import about

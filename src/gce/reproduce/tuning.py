@@ -15,7 +15,7 @@ from gce.envs import world_named
 from gce.files import read_json
 from gce.reproduce.experiment import Cell, Context, Preset, records_in
 from gce.reproduce.methods import method, title
-from gce.reproduce.recipes import LONG, LONGER
+from gce.reproduce.recipes import LONG, LONGER, PUBLISHED
 from gce.reproduce.statistics import Record, markdown, paired, select, summarise, values_of
 from gce.reproduce.tasks import SEEN, VALIDATION, WorldTable, draw, loaded, protocol_for, run_control, sizes_of
 from gce.views import style
@@ -33,6 +33,7 @@ METHODS = (
     "vae",
     "pcc",
 )
+PUBLISHED_POTENTIALS = (PUBLISHED, *(f"{PUBLISHED}_{name}" for name in ("vmf", "laplace", "mlp")))
 POTENTIALS = tuple(name for name in METHODS if name.startswith("ours") and name != "ours_shipped")
 CHEAPER = "ours_cheaper"
 """The first of the methods with the running weight chosen here: a row of its own."""
@@ -192,8 +193,9 @@ class RunningWeight(Tuning):
         return f"{table}\n{FRONTIER}\n\n![error against cost](running_weight.svg)"
 
 
-FRONTIER = """The picture: ours along these weights, and the other methods with their own chosen weight of actions, on
-the same systems. A method whose point lies above the curve is worse in one figure where it is as good in the other."""
+FRONTIER = """The picture: structured plans along these weights, and the other methods with their own chosen weight of
+actions, on the same systems. A method whose point lies above the curve is worse in one figure where it is as good in
+the other."""
 
 
 def _others(tuned: Sequence[Record], world: str, seeds: set[int]) -> dict[str, tuple[float, float]]:
@@ -222,7 +224,7 @@ def trade_offs(
         return
     figure, axes = style.panels(4.2 * len(panels), 3.8, 1, len(panels), squeeze=False)
     for axis, (name, (curve, points)) in zip(axes[0], panels.items(), strict=True):
-        axis.plot(*np.array(curve).T, "o-", color=style.colour_of("ours"), label="ours, by running weight")
+        axis.plot(*np.array(curve).T, "o-", color=style.colour_of("structured"), label="structured, by running weight")
         for other, (x, y) in points.items():
             axis.plot(x, y, "s", color=style.colour_of(other), label=other)
         axis.set(title=name, xlabel=labels[0], ylabel=labels[1], xlim=(0, None))

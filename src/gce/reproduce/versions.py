@@ -22,9 +22,9 @@ from gce.envs import WORLDS, Protocol, world_named
 from gce.errors import InputError
 from gce.files import border, read_json
 from gce.model.config import ModelConfig, configured
-from gce.reproduce.recipes import OURS
+from gce.reproduce.recipes import GENERAL, OURS, PUBLISHED
 
-METHODS = {OURS: 1, "nothing": 1, "oracle": 1}
+METHODS = {OURS: 1, PUBLISHED: 1, GENERAL: 1, "nothing": 1, "oracle": 1}
 """The versions of methods that are no baselines; those of worlds, baselines and experiments stand in their classes."""
 
 

@@ -15,8 +15,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 COLOURS = {
-    "ours (the package's model)": "#0b3c6f", "ours (Laplace)": "#5b9bd5", "ours (MLP)": "#8fbce6",
-    "ours (vMF)": "#2e8b8b", "ours (Gaussian), cheaper plans": "#7a55c7", "ours": "#1f5fa8",
+    "structured (the package's model)": "#0b3c6f", "structured (Laplace)": "#5b9bd5", "structured (MLP)": "#8fbce6",
+    "structured (vMF)": "#2e8b8b", "structured (Gaussian), cheaper plans": "#7a55c7", "structured": "#1f5fa8",
+    "published, hom_mean": "#b8860b", "published, hom": "#d9a520", "published, dense": "#8b6508",
+    "published (vMF)": "#d9a520", "published (Laplace)": "#8b6508", "published (MLP)": "#e8c872",
+    "published": "#b8860b", "general": "#0a8f6a",
     "CKO, planned in features": "#eda2ab", "CKO": "#d1495b", "KPM": "#8c6d31", "VAE": "#66994d", "PCC": "#e07b00",
     "GraphODE": "#8e6c8a",
     "hom_mean": "#1f5fa8", "hom": "#e07b00", "dense": "#d1495b", "tensor": "#66994d",
