@@ -154,7 +154,7 @@ def _main(records: Runs, chosen: dict[str, str], cko: dict[str, str]) -> Iterato
                     (select(mine, method=GENERAL), theirs),
                 )
             yield _lowest(mine, world, split)
-        if world != "rope":
+        if world in paper.COMPARABLE:
             mine = select(records, world=world, split=paper.SEEN)
             runs = select(mine, method=PUBLISHED), select(mine, method=cko[world])
             words = f"{world.capitalize()}, {paper.SEEN}: CKO's error is similar"

@@ -51,6 +51,9 @@ MAIN = {
     for world, method in [name.split("/")]
 }
 
+COMPARABLE = ("soft", "swim")
+"""Worlds in which its text calls CKO comparable, of the sizes trained on."""
+
 _GRID = """
     0.0     4.77 0.61 0.21 0.005   11.04 0.82 0.47 0.031    9.19 1.66 0.42 0.028   13.29 0.95 0.58 0.043
     0.02    4.99 0.69 0.27 0.018   11.22 0.84 0.48 0.034   11.70 1.68 0.50 0.022   14.93 1.06 0.62 0.073
