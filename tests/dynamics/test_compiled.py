@@ -6,12 +6,23 @@ import sys
 
 import numpy as np
 import pytest
+import torch
 
 from gce.cli import main
-from gce.dynamics import compiled, message, message_compiled, message_slopes_compiled
+from gce.dynamics import (
+    compiled,
+    general_compiled,
+    general_slopes_compiled,
+    general_weights,
+    message,
+    message_compiled,
+    message_slopes_compiled,
+)
 from gce.dynamics.state import state_dynamics
 from gce.errors import Doubt
 from gce.system.system import adapt
+from gce.training.preparation import config_for, prepare
+from general import TINY_GENERAL, pendulums, trained
 from small import system_episodes, untrained
 
 pytest.importorskip("numba")
@@ -53,6 +64,43 @@ def test_kernels_give_the_numbers_of_numpy(name, monkeypatch):
     for fast, slow in zip(*both(system, controls, run, monkeypatch), strict=True):
         assert np.abs(fast - slow).max() <= 1e-5 * np.abs(slow).max()
         assert np.abs(slow).max() > 0
+
+
+GENERAL = {
+    "trained": {},
+    "history": {"history": 2},
+    "late": {"previous_action": True, "late_action": True},
+    "rounds alone": {"channels": 0, "rounds": 3},
+}
+
+
+@pytest.mark.parametrize("name", GENERAL)
+def test_kernels_of_the_general_method_give_the_numbers_of_torch(name, monkeypatch):
+    data = pendulums()
+    model = trained().model if name == "trained" else None
+    if model is None:
+        model = prepare(config_for(data, kind="general", **{**TINY_GENERAL, **GENERAL[name]}), data).eval()
+    system = adapt(model, [data[6], data[7]], measure=False)
+    system = dataclasses.replace(system, dense=None if name == "late" else 0.1 * dense_of(system))
+    controls, found = np.ones((system.graph.num_nodes, 1), bool), []
+    u = np.random.default_rng(0).normal(size=(2, 10, len(controls)))
+    for parts in (general_weights.parts_of(system), None):
+        monkeypatch.setitem(general_weights._known, system, parts)
+        dynamics = state_dynamics(system, controls, opening=True)
+        x0 = dynamics.reduced(system.state(data[6].observations[0].astype(float), True))
+        x = dynamics.rollout(x0, u)
+        path = dynamics.path(x0, x[0], u[0])
+        found.append((x, path.A, path.B))
+    for fast, slow in zip(*found, strict=True):
+        assert np.abs(fast - slow).max() <= 1e-5 * np.abs(slow).max()
+        assert np.abs(slow).max() > 0
+    assert [len(k.signatures) for k in (general_compiled.rollout, general_slopes_compiled.slopes)] == [1, 1]
+
+
+def dense_of(system):
+    """Any numbers in the place of the dense part."""
+    sums = system.evidence.sums
+    return torch.as_tensor(np.random.default_rng(1).normal(size=sums.ZY.shape), dtype=torch.float32)
 
 
 def test_new_sizes_and_horizons_do_not_compile_again(monkeypatch):
@@ -110,7 +158,8 @@ def test_gce_warm_compiles_ahead(capsys, monkeypatch):
     main(["warm"])
     assert "kernels of message_slopes: ready after" in capsys.readouterr().out
     assert all(compiled.compiled_before(k) for k in (message_compiled.rollout, message_slopes_compiled.slopes))
-    assert all(len(k.signatures) == 1 for k in (message_compiled.rollout, message_slopes_compiled.slopes))
+    kernels = (message_compiled.rollout, message_slopes_compiled.slopes)
+    assert all(len(k.signatures) == 1 for k in (*kernels, general_compiled.rollout, general_slopes_compiled.slopes))
     monkeypatch.setattr(compiled, "available", lambda: False)
     with pytest.raises(SystemExit):
         main(["warm"])

@@ -19,6 +19,8 @@ from torch import Tensor
 
 from gce.control.settle import dense_path
 from gce.control.tracking import DensePath, hurry
+from gce.dynamics import general_compiled, general_slopes_compiled
+from gce.dynamics.general_weights import Parts, parts_of
 from gce.dynamics.state import StateDynamics
 from gce.errors import InputError
 from gce.model.hierarchy import Hierarchy, learner
@@ -43,20 +45,35 @@ class GeneralDynamics(StateDynamics):
     def _under(self) -> Hierarchy:
         return cast(GeneralSystem, self.system).hierarchy
 
+    @cached_property
+    def _parts(self) -> Parts | None:
+        return parts_of(cast(GeneralSystem, self.system))
+
     def rollout(self, x0: Float[Array, "*#batch s"], u: Float[Array, "*batch M n"]) -> Float[Array, "*batch M s"]:
-        inputs = self._inputs(u)
-        inputs = inputs.reshape(-1, *inputs.shape[-3:]).permute(1, 2, 0, 3)  # [M, nodes, batch, inputs]
-        start = self.lifted(x0)
-        start = start.expand(*u.shape[:-2], -1, -1).reshape(-1, *start.shape[-2:]).transpose(0, 1)
+        inputs, start = self._inputs(u), self.lifted(x0)
+        inputs, start = inputs.reshape(-1, *inputs.shape[-3:]), start.expand(*u.shape[:-2], -1, -1)
+        start = start.reshape(-1, *start.shape[-2:])
+        if self._parts is not None:
+            found = np.empty((*inputs.shape[:3], start.shape[-1]))
+            W, room = self._parts.weights, self._parts.room(len(start))
+            general_compiled.rollout(W, start.contiguous().numpy(), inputs.contiguous().numpy(), room, found)
+            return found.reshape(*u.shape[:-1], -1)
+        inputs, start = inputs.permute(1, 2, 0, 3), start.transpose(0, 1)  # [M, nodes, batch, inputs]
         with torch.no_grad():
             states = self._under.rollout(start, inputs)
         return self.reduced(states.permute(2, 0, 1, 3)).reshape(*u.shape[:-1], -1)
 
     def path(self, x0: Float[Array, " s"], x: Float[Array, "M s"], u: Float[Array, "M n"]) -> DensePath:
         under, model, c = self._under, self.system.model, self.system.model.config
-        earlier = self.lifted(np.concatenate([x0[None], x[:-1]])).transpose(0, 1)  # [nodes, M, c]
-        inputs = self._inputs(u).transpose(0, 1)
-        (N, M, width), free, n = earlier.shape, len(model.free), u.shape[1]
+        earlier, inputs = self.lifted(np.concatenate([x0[None], x[:-1]])), self._inputs(u)
+        (M, N, width), free, n = earlier.shape, len(model.free), u.shape[1]
+        if self._parts is not None:
+            by_state, every = np.empty((M, N, width, N, width)), np.empty((M, N, width, N, inputs.shape[-1]))
+            room = self._parts.room(general_slopes_compiled.ROWS, True)
+            general_slopes_compiled.slopes(*self._parts, earlier.numpy(), inputs.numpy(), room, by_state, every)
+            B = every[..., : c.num_actions].reshape(M, N * width, -1)[..., self.controls.reshape(-1)]
+            return dense_path(by_state.reshape(M, N * width, -1), B, x0, x, u)
+        earlier, inputs = earlier.transpose(0, 1), inputs.transpose(0, 1)
         features = learner(model)
         z = torch.cat([earlier, inputs], -1).requires_grad_(True)
         y = under.targets(features.inward(z[..., :width]), z[..., width:]).transpose(0, 1).flatten(1)  # [M, targets]
