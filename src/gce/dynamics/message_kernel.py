@@ -103,7 +103,7 @@ class MessageStep:
             and model.potential.concentration is not None
             and not model.features.inputs.within_node
             and topology.tied is None
-            and not c.num_hyperedge_types
+            and not (c.num_hyperedge_types and c.hyperedges)
             # The score of a node and itself, 0, is the largest of its neighbourhood: no softmax overflows.
             and len(topology.senders[loops].unique()) == topology.num_nodes
         )

@@ -48,6 +48,7 @@ class StateShape:
     history: 1 or 2 observations in the state; previous_action: whether the state holds it; late_action: whether an
         action shows only through it, one step late.
     points: the coordinates (x, y, vx, vy) of each point of a node, for observations that are points in the plane.
+    hyperedges: whether a model uses the hyperedges of the data, where there are any.
     """
 
     num_observations: int
@@ -67,6 +68,7 @@ class StateShape:
     previous_action: bool = False
     late_action: bool = False
     points: Points = ()
+    hyperedges: bool = True
 
     @property
     def num_state(self) -> int:

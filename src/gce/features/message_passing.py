@@ -179,7 +179,7 @@ class MessagePassingConfig(FeaturesConfig):
             edge_width=self.edge_width,
             rounds=self.rounds,
             conservative=self.conservative,
-            num_hyperedge_types=shape.num_hyperedge_types,
+            num_hyperedge_types=shape.num_hyperedge_types * shape.hyperedges,
         )
         return Encoder(inputs, sizes, self.bound)
 

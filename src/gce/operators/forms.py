@@ -73,6 +73,8 @@ class Form(ABC):
     hold the node's own actions, from which those of all are gathered."""
     hyper: ClassVar[bool] = False
     """Whether the weights are followed by those of hyperedges, one a membership (`gce.graphs.hyperedges`)."""
+    pairwise: ClassVar[str] = ""
+    """The form that is left without hyperedges, of one that uses them; training takes it where they tell nothing."""
     averaged: ClassVar[bool] = False
     """Whether operators of the history are means over the nodes that they act on, each neighbour apart."""
 

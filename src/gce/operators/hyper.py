@@ -24,7 +24,7 @@ BOUND = 4.0
 class HomMeanHyperForm(HomMeanForm):
     """Hom+Mean, with a mean field of the hyperedges of a node."""
 
-    name, of_paper, hyper = "hom_mean_hyper", False, True
+    name, of_paper, hyper, pairwise = "hom_mean_hyper", False, True, "hom_mean"
 
     def num_state_regressors(self, topology: Topology) -> int:
         return super().num_state_regressors(topology) + self.shape.heads * self.shape.num_features

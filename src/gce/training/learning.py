@@ -32,6 +32,7 @@ from gce.system.evidence import colour_of, see, total
 from gce.system.system import adapt
 from gce.system.weights import mean_of, weights_told
 from gce.training.batches import Recorded, SystemData, TrainingConfig, digest, draw_batch, loss_of
+from gce.training.hyperedges import without_idle_hyperedges
 from gce.training.loop import Progress, Training, place_for
 from gce.training.preparation import by_time, config_for, prepare, settings_of, usual_method
 from gce.trajectory import Dataset, Episode
@@ -117,7 +118,7 @@ def train(
     )
     kept, rest = split_for_training(data, validation, seed)
     config = config_for(data, **model)
-    prepared = prepare(config, rest, seed).to(device)
+    prepared = prepare(without_idle_hyperedges(config, rest, seed), rest, seed).to(device)
     prepared.method = method
     # A stretch from the middle of an episode must mean the same as one from its start.
     cut = not (config.fresh_start or config.previous_action or config.history > 1)

@@ -183,7 +183,7 @@ def prepare(config: ModelConfig, data: Dataset, seed: int = 0) -> Model:
     """An untrained model in the units of a data set."""
     torch.manual_seed(seed)
     model = Model(config)
-    if config.num_hyperedge_types and not (model.features.hyper or model.form.hyper):
+    if config.num_hyperedge_types and config.hyperedges and not (model.features.hyper or model.form.hyper):
         warn(
             f"the {model.method} method leaves the hyperedges of the data out; method='structured' with the form "
             "hom_mean_hyper learns from them"
