@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -120,6 +122,18 @@ def test_the_concentration_says_whether_f_is_a_square_of_the_distance(name):
         assert torch.allclose(potential(psi, psi.flip(0)), -c * (psi - psi.flip(0)).square().sum(-1), rtol=1e-5)
 
 
+def of_attention(potential, psi, topology, seen):
+    """Its scores by the formula, head by head."""
+    received, sent = (psi[end] for end in (topology.receivers, topology.senders))
+    query, key = seen[topology.receivers] @ potential.query.weight.T + potential.query.bias, seen[topology.senders]
+    key = key @ potential.key.weight.T
+    near = (received - sent).square().sum(-1)
+    sigmas = [2.0, 20.0, 20.0]
+    for h, sigma in zip(range(potential.heads), sigmas, strict=False):
+        rows = slice(8 * h, 8 * h + 8)
+        yield 100 * (query[..., rows] * key[..., rows]).sum(-1) / 8**0.5 - near / (2 * sigma**2)
+
+
 @pytest.mark.parametrize("heads", [1, 3])
 def test_each_head_of_attention_has_weights_and_a_mean_field_of_its_own(heads):
     topology, psi = Topology.of(graph()), features()
@@ -127,13 +141,24 @@ def test_each_head_of_attention_has_weights_and_a_mean_field_of_its_own(heads):
     weights = gibbs_weights(potential, psi, topology)
     field = mean_field(weights, psi, topology)
     assert field.shape == (7, 2, 5 * heads)
-    received, sent = psi[topology.receivers], psi[topology.senders]
-    for h, weight in enumerate(weights.reshape(len(weights), 2, -1).unbind(-1)):
-        rows = slice(8 * h, 8 * h + 8)
-        query = received @ potential.query.weight[rows].T + potential.query.bias[rows]
-        scores = (query * (sent @ potential.key.weight[rows].T)).sum(-1) / 8**0.5
-        assert torch.allclose(weight, topology.softmax(scores), atol=1e-5)
+    scores = of_attention(potential, psi, topology, psi / 10)
+    for h, (weight, score) in enumerate(zip(weights.reshape(len(weights), 2, -1).unbind(-1), scores, strict=True)):
+        assert torch.allclose(weight, topology.softmax(score), atol=1e-5)
         assert torch.allclose(field[..., 5 * h : 5 * h + 5], mean_field(weight, psi, topology), atol=1e-6)
+
+
+def test_attention_sees_the_attributes_of_nodes_in_their_units():
+    attributes = 3 + 5 * torch.randn(7, 2)
+    topology, psi = replace(Topology.of(graph()), node_attributes=attributes), features()
+    potential = make_potential("attention", 5, 2, num_attributes=2)
+    assert make_potential("gaussian", 5, 2, num_attributes=2).value == 2
+    potential.measure(torch.full((2,), 3.0), torch.full((2,), 5.0))
+    beside = ((attributes - 3) / 5).unsqueeze(1).expand(-1, psi.shape[1], -1)
+    scores = torch.stack([*of_attention(potential, psi, topology, torch.cat([psi / 10, beside], -1))], -1)
+    assert torch.allclose(potential.on(topology)(psi), scores, atol=1e-5)
+    average = replace(topology, node_attributes=torch.full((7, 2), 3.0))
+    ends = psi[topology.receivers], psi[topology.senders]
+    assert torch.allclose(potential(*ends), potential.on(average)(psi), atol=1e-5)
 
 
 def test_attention_tells_who_heeds_whom_which_distance_cannot():

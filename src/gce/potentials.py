@@ -24,6 +24,12 @@ from gce.names import add, registered
 
 TINY = torch.finfo(torch.float32).tiny
 MOST_HEADS = 64
+NEAR, FAR = 2.0, 20.0
+"""Bandwidths that heads of attention begin with: of the first, and of the others."""
+FASTER = 10.0
+"""How much further than other weights a step of training moves queries and keys."""
+FEATURE_UNIT = 10.0
+"""What queries and keys divide features by."""
 
 
 class Potential(nn.Module, ABC):
@@ -37,6 +43,8 @@ class Potential(nn.Module, ABC):
     at_most_own: ClassVar[bool] = False
     valued: ClassVar[bool] = False
     """Whether it has a hyper-parameter."""
+    attributed: ClassVar[bool] = False
+    """Whether it sees the attributes of nodes beside their features; the number of features then counts both."""
     heads: int = 1
     """How many scores an edge has, on a last axis where there are several; each makes a mean field of its own."""
 
@@ -44,6 +52,10 @@ class Potential(nn.Module, ABC):
     def make(cls, num_features: int, value: float, learned: bool) -> Potential:
         """One for features of that number; value: its hyper-parameter, if it has one, and whether that is learned."""
         return cls()
+
+    def measure(self, mean: Tensor, std: Tensor) -> None:
+        """Take units of the attributes of nodes."""
+        return
 
     @property
     def concentration(self) -> float | None:
@@ -191,18 +203,30 @@ class Identity(Potential):
 
 @register_potential
 class Attention(Potential):
-    """f_h = q_i^h . k_j^h / sqrt(d) of several heads h; queries q and keys k are learned maps of features.
+    """f_h = q_i^h . k_j^h / sqrt(d) - |psi_i - psi_j|^2 / (2 sigma_h^2) of several heads h.
+
+    Queries q and keys k are learned maps of a node's attributes, in units of their spread, and of its features, which
+    count for less at first since they change with the state. The first head begins with Gaussian's bandwidth, the
+    others almost without the distance: where it decides, content has hardly a gradient.
 
     value: how many heads there are; width: d.
     """
 
-    name, valued = "attention", True
+    name, valued, attributed = "attention", True, True
+    mean: Tensor
+    unit: Tensor
 
     def __init__(self, num_features: int, heads: int = 2, width: int = 8) -> None:
         super().__init__()
         self.heads = heads
         self.query = nn.Linear(num_features, heads * width)
         self.key = nn.Linear(num_features, heads * width, bias=False)
+        with torch.no_grad():
+            for weights in (*self.query.parameters(), *self.key.parameters()):
+                weights.div_(FASTER)
+        self._log = nn.Parameter(torch.tensor([NEAR, *[FAR] * (heads - 1)]).log())
+        self.register_buffer("mean", torch.zeros(num_features))
+        self.register_buffer("unit", torch.full((num_features,), FEATURE_UNIT))
 
     @classmethod
     def make(cls, num_features: int, value: float, learned: bool) -> Potential:
@@ -210,22 +234,49 @@ class Attention(Potential):
             raise InputError(f"attention has {value:g} heads, expected a whole number from 1 to {MOST_HEADS}")
         return cls(num_features, int(value))
 
+    @torch.no_grad()
+    def measure(self, mean: Tensor, std: Tensor) -> None:
+        first = len(self.mean) - len(mean)
+        self.mean[first:], self.unit[first:] = mean, std
+
     def forward(self, receivers: Tensor, senders: Tensor) -> Tensor:
-        return self._score(self.query(receivers), self.key(senders))
+        """Without attributes: of nodes that are means of several."""
+        ends = (self._seen(end, None) for end in (receivers, senders))
+        return self._score(
+            *(layer(end) for layer, end in zip((self.query, self.key), ends, strict=True)),
+            (receivers - senders).square().sum(-1),
+        )
 
     def on(self, topology: Topology) -> Callable[[Tensor], Tensor]:
-        return lambda phi: self._score(topology.received(self.query(phi)), topology.sent(self.key(phi)))
+        def score(phi: Tensor) -> Tensor:
+            seen = self._seen(phi, topology.node_attributes)
+            ends = topology.received(self.query(seen)), topology.sent(self.key(seen))
+            return self._score(*ends, topology.by_distance(lambda gap: gap.square().sum(-1), phi))
 
-    def _score(self, queries: Tensor, keys: Tensor) -> Tensor:
+        return score
+
+    def _seen(self, features: Tensor, attributes: Tensor | None) -> Tensor:
+        """What queries and keys are made of."""
+        count = len(self.mean) - features.shape[-1]
+        beside = self.mean[-count:] if attributes is None else attributes
+        if count:
+            beside = beside.to(features).reshape(-1, *[1] * (features.ndim - 2), count)
+            features = torch.cat([features, beside.expand(*features.shape[:-1], count)], dim=-1)
+        return (features - self.mean) / self.unit
+
+    def _score(self, queries: Tensor, keys: Tensor, squares: Tensor) -> Tensor:
         products = (queries * keys).unflatten(-1, (self.heads, -1))
-        scores = products.sum(-1) / math.sqrt(products.shape[-1])
+        content = products.sum(-1) * (FASTER**2 / math.sqrt(products.shape[-1]))
+        scores = content - squares.unsqueeze(-1) / (2 * (2 * self._log).exp().clamp_min(TINY))
         return scores if self.heads > 1 else scores.squeeze(-1)
 
 
-def make_potential(name: str, num_features: int, value: float = 1.0, learned: bool = True) -> Potential:
+def make_potential(
+    name: str, num_features: int, value: float = 1.0, learned: bool = True, num_attributes: int = 0
+) -> Potential:
     """A potential by name; value: its hyper-parameter where it has one; learned: whether training changes that."""
     known = registered(POTENTIALS, name, "potential")
-    return known.make(num_features, value, learned)
+    return known.make(num_features + num_attributes * known.attributed, value, learned)
 
 
 def gibbs_weights(

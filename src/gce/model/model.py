@@ -146,7 +146,10 @@ class Model(Shown, Units):
         super().__init__(config)
         c = config
         self.features = c.kind(c, c.features)
-        self.potential = make_potential(c.potential, self.features.num_phi, c.potential_value, c.potential_learned)
+        hyper_parameter = c.potential_value, c.potential_learned
+        self.potential = make_potential(
+            c.potential, self.features.num_phi, *hyper_parameter, num_attributes=c.num_node_attributes
+        )
         copies = self.features.copies
         sizes = copies * self.features.width, copies * c.num_inputs, c.num_relations, c.num_node_types
         shape = Shape(*sizes, heads=self.potential.heads)

@@ -199,6 +199,8 @@ def prepare(config: ModelConfig, data: Dataset, seed: int = 0) -> Model:
         model.features.inputs.unit_std.copy_(model.observation_std)
         systems = [SystemData(model, [part[k]]) for k in range(min(len(part), 100))]
         model.features.prepare((system.states[0, ::4].transpose(0, 1), system.topology) for system in systems)
+        inputs, n = model.features.inputs, config.num_node_attributes
+        model.potential.measure(inputs.attribute_mean[:n], inputs.attribute_std[:n])
         model.held[:, : len(model.free)] = _held(model, systems)
         _tell_still(model, data)
         if model.features.acting is not None:
