@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from gce.graphs.topology import Topology
-from gce.operators.prior import Colour
+from gce.operators.prior import ColouredNoise
 from gce.operators.regression import Additive, Moments
 from gce.system.evidence import see, total
 from small import close, system_episodes, untrained
@@ -29,7 +29,7 @@ def test_leaving_an_episode_out_equals_fitting_without_it(kind, colour):
     world, options = KINDS[kind]
     model, episodes = untrained(world, **options), system_episodes(world)[:3]
     graph = episodes[0].graph
-    lasting = Colour.even(0.5, graph.num_nodes) if colour and model.features.linear else None
+    lasting = ColouredNoise.even(0.5, graph.num_nodes) if colour and model.features.linear else None
     seen = see(model, episodes, graph, lasting)
     without, fewer = total(seen) - seen[1].evidence, total([seen[0], seen[2]])
     for left, right in zip(_numbers(without), _numbers(fewer), strict=True):

@@ -6,7 +6,7 @@ import torch
 
 from gce.errors import InputError
 from gce.model.files import load_model, save_model
-from gce.operators.prior import Colour, TrainingPrior, left
+from gce.operators.prior import ColouredNoise, TrainingPrior, left
 from gce.operators.regression import Moments
 from gce.system.evidence import see, total
 from gce.system.files import load_system, save_system
@@ -44,7 +44,7 @@ def test_what_is_remembered_is_the_sum_over_systems():
     model = remembering()
     r = float(model.training_prior.correlation)
     expected = [
-        total(see(model, episodes, episodes[0].graph, Colour.even(r, episodes[0].graph.num_nodes))).sums.moments
+        total(see(model, episodes, episodes[0].graph, ColouredNoise.even(r, episodes[0].graph.num_nodes))).sums.moments
         for episodes in (system_episodes("grid", group) for group in (0, 1))
     ]
     assert close(model.training_prior.gram, expected[0].gram + expected[1].gram, 1e-12)

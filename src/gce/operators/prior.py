@@ -10,7 +10,7 @@ All training rows count for K rows (`memory`). Own rows count by how precise the
 training's operator leaves unexplained of them, over what it leaves of its own rows, and at least 1. Noise on
 observations stands in the regressors too and would bend the operator; rows that have it count for little.
 
-The rows are white: noise of the training's systems that lasts is taken out by its correlation r (`colour`).
+The rows are white: noise of the training's systems that lasts is taken out by its correlation r (`coloured`).
 
 Noise that lasts, and is larger at some nodes than at others: rows of a regression made white.
 
@@ -47,19 +47,19 @@ SMALLEST = 1e-2
 
 
 @dataclass(frozen=True, eq=False)
-class Colour:
+class ColouredNoise:
     """correlation: r from one step to the next; size: s_i of each node, 1 in the root mean square."""
 
     correlation: float
     size: Float[Tensor, " nodes"]
 
     @staticmethod
-    def even(correlation: float, num_nodes: int) -> Colour:
+    def even(correlation: float, num_nodes: int) -> ColouredNoise:
         """The same at all nodes."""
-        return Colour(correlation, torch.ones(num_nodes, dtype=torch.float64))
+        return ColouredNoise(correlation, torch.ones(num_nodes, dtype=torch.float64))
 
     @staticmethod
-    def of(residuals: Sequence[Float[Tensor, "_ nodes m"]]) -> Colour:
+    def of(residuals: Sequence[Float[Tensor, "_ nodes m"]]) -> ColouredNoise:
         """That of the residuals of some episodes, step by step; targets count alike, nodes by what is new of them."""
         unit = torch.cat(list(residuals)).square().mean((0, 1)).sqrt().clamp_min(1e-300)
         scaled = [e / unit for e in residuals]
@@ -67,7 +67,7 @@ class Colour:
         both = torch.stack([(e[1:] * e[:-1]).sum((0, 2)) @ weight for e in scaled]).sum()
         one = torch.stack([e[:-1].square().sum((0, 2)) @ weight for e in scaled]).sum()
         r = float((both / one).clamp(0, LONGEST)) if float(one) > 0 else 0.0
-        return Colour(r, _size(scaled, r))
+        return ColouredNoise(r, _size(scaled, r))
 
     @property
     def uneven(self) -> float:
@@ -128,8 +128,8 @@ class TrainingPrior(nn.Module):
     def moments(self) -> Moments:
         return Moments(self.gram, self.cross, self.square, int(self.rows))
 
-    def colour(self, num_nodes: int) -> Colour:
-        return Colour.even(float(self.correlation), num_nodes)
+    def coloured(self, num_nodes: int) -> ColouredNoise:
+        return ColouredNoise.even(float(self.correlation), num_nodes)
 
     def beside(self, own: Moments, C: Float[Tensor, "D free"]) -> Moments:
         """Own rows and those remembered, weighed as above and scaled to the number of own rows.

@@ -32,7 +32,7 @@ from gce.model.step import Stepper, rollout
 from gce.operators import Operator
 from gce.operators.additive import SHARED, Additive
 from gce.operators.pairs import PairSums
-from gce.operators.prior import Colour
+from gce.operators.prior import ColouredNoise
 from gce.operators.regression import FieldSums, Moments, NodeSums, Sums
 from gce.trajectory import Episode, check_one_system
 
@@ -117,32 +117,32 @@ class Starts(Additive):
 class Evidence(Additive):
     """All that some episodes tell of their system; it adds up, and what an episode told can be taken out again.
 
-    colour: of the noise, where the sums are of rows made white.
+    coloured: the noise, where the sums are of rows made white.
     """
 
     sums: Sums
     starts: Starts
-    colour: Colour | None = field(default=None, metadata=SHARED)
+    coloured: ColouredNoise | None = field(default=None, metadata=SHARED)
 
     def kept(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """(tensors, JSON values) for a file, starts apart."""
-        sums, colour = self.sums, self.colour
+        sums, coloured = self.sums, self.coloured
         tensors = {name: getattr(sums.moments, name) for name in ("gram", "cross", "square")}
         for part, found in (("fields", sums.fields), ("nodes", sums.nodes), ("pairs", sums.pairs)):
             values = {} if found is None else vars(found)
             tensors |= {f"{part}_{name}": torch.as_tensor(v) for name, v in values.items() if v is not None}
-        if colour is not None:
-            tensors["noise_size"] = colour.size
+        if coloured is not None:
+            tensors["noise_size"] = coloured.size
         return tensors, {
             "rows": sums.moments.rows,
-            "noise_correlation": None if colour is None else colour.correlation,
+            "noise_correlation": None if coloured is None else coloured.correlation,
         }
 
     @classmethod
     def restored(cls, tensors: dict[str, Tensor], text: dict[str, Any], starts: Starts) -> Evidence:
         """From what `kept` gave."""
         moments = Moments(tensors["gram"], tensors["cross"], tensors["square"], int(text["rows"]))
-        fields = nodes = pairs = colour = None
+        fields = nodes = pairs = coloured = None
         if "fields_gram" in tensors:
             fields = FieldSums(*(tensors[f"fields_{name}"] for name in ("gram", "cross", "square", "mixed")))
         if "nodes_X" in tensors:
@@ -151,8 +151,8 @@ class Evidence(Additive):
             gram, X, Y, columns = (tensors[f"pairs_{name}"] for name in ("gram", "X", "Y", "columns"))
             pairs = PairSums(gram, X, Y, columns, int(tensors["pairs_num_inputs"]), tensors.get("pairs_near"))
         if "noise_size" in tensors:
-            colour = Colour(float(text["noise_correlation"]), tensors["noise_size"])
-        return cls(Sums(moments, fields, nodes, pairs), starts, colour)
+            coloured = ColouredNoise(float(text["noise_correlation"]), tensors["noise_size"])
+        return cls(Sums(moments, fields, nodes, pairs), starts, coloured)
 
     def operator(self, model: Model, topology: Topology, ridge: float | None) -> Operator:
         """What follows from it."""
@@ -166,7 +166,7 @@ def operators_of(
     with torch.no_grad():
         operators = model.fit_sums([evidence.sums for evidence in evidences], topology, ridge)
     pairs = zip(evidences, operators, strict=True)
-    return [operator if e.colour is None else e.colour.restored(operator) for e, operator in pairs]
+    return [operator if e.coloured is None else e.coloured.restored(operator) for e, operator in pairs]
 
 
 @dataclass(frozen=True)
@@ -182,19 +182,19 @@ class Seen:
     first: Float[np.ndarray, "nodes d"]
     observations: Float[np.ndarray, "steps_plus_1 nodes d"]
     inputs: Float[Tensor, "steps nodes a"]
-    colour: Colour | None = None
+    coloured: ColouredNoise | None = None
 
     @cached_property
     def evidence(self) -> Evidence:
-        return Evidence(self.halves[0] + self.halves[1], self.starts, self.colour)
+        return Evidence(self.halves[0] + self.halves[1], self.starts, self.coloured)
 
 
 def total(seen: Sequence[Seen]) -> Evidence:
     return reduce(add, (s.evidence for s in seen))
 
 
-def see(model: Model, episodes: Sequence[Episode], graph: Graph, colour: Colour | None = None) -> list[Seen]:
-    """What each episode tells; noise is taken out first where that is possible, and made white where it has colour."""
+def see(model: Model, episodes: Sequence[Episode], graph: Graph, coloured: ColouredNoise | None = None) -> list[Seen]:
+    """What each episode tells; noise is taken out first where that is possible, and made white where it is coloured."""
     topology, c = Topology.of(graph, model.device), model.config
     check_one_system(c, episodes, graph)
     lengths = [episode.length for episode in episodes]
@@ -205,7 +205,7 @@ def see(model: Model, episodes: Sequence[Episode], graph: Graph, colour: Colour 
     exogenous = np.concatenate(known) if len(known) == len(episodes) else None
     inputs = model.inputs(acted, exogenous, graph.num_nodes).split(lengths)
     tensors = model.tensor(np.concatenate(clean)).split([length + 1 for length in lengths])
-    return [_seen(model, *parts, topology, colour) for parts in zip(raw, clean, tensors, inputs, strict=True)]
+    return [_seen(model, *parts, topology, coloured) for parts in zip(raw, clean, tensors, inputs, strict=True)]
 
 
 def _seen(
@@ -215,31 +215,31 @@ def _seen(
     observations: Float[Tensor, "steps_plus_1 nodes d"],
     inputs: Float[Tensor, "steps nodes a"],
     topology: Topology,
-    colour: Colour | None,
+    coloured: ColouredNoise | None,
 ) -> Seen:
     """What one episode tells, from its observations as they were, and with the noise taken out."""
     with torch.no_grad():
         x, X, Y = _rows(model, observations, inputs, topology)
-        if colour is not None:
-            X, Y, x = colour.whitened(X), colour.whitened(Y), x[1:]
+        if coloured is not None:
+            X, Y, x = coloured.whitened(X), coloured.whitened(Y), x[1:]
         half = (len(X) + 1) // 2
         (early,), (late,) = (
             model.sums(X[rows], Y[rows], x[:-1][rows], topology) for rows in (slice(half), slice(half, None))
         )
     noise = noise_variance(raw, model.config.kinematics, model.ratios)
     starts = Starts(1, raw[0], np.square(raw[0]), clean[0], noise)
-    return Seen((early, late), starts, raw[0], clean, inputs, colour)
+    return Seen((early, late), starts, raw[0], clean, inputs, coloured)
 
 
-def colour_of(model: Model, seen: Sequence[Seen], operator: Operator, graph: Graph) -> Colour:
-    """The colour of what an operator leaves unexplained of the free coordinates in episodes."""
+def coloured_noise_of(model: Model, seen: Sequence[Seen], operator: Operator, graph: Graph) -> ColouredNoise:
+    """The coloured noise in what an operator leaves unexplained of the free coordinates in episodes."""
     topology, free, found = Topology.of(graph, model.device), len(model.free), []
     own: Tensor | float = 0.0 if operator.constants is None else operator.constants[:, :free]
     for s in seen:
         with torch.no_grad():
             _, X, Y = _rows(model, model.tensor(s.observations), s.inputs, topology)
             found.append(Y[..., :free].double() - X.double() @ operator.coefficients[:, :free].double() - own)
-    return Colour.of(found)
+    return ColouredNoise.of(found)
 
 
 def _rows(

@@ -26,7 +26,7 @@ from gce.system.evidence import (
     Evidence,
     Seen,
     Starts,
-    colour_of,
+    coloured_noise_of,
     normalised,
     opening_mask,
     opening_paths,
@@ -197,7 +197,7 @@ class System(Shown):
         The spread gains the errors of predicting the episode before it was known. They come from fewer episodes than
         `adapt` would have left, so the spread depends on the order of updates and is a little wider.
         """
-        (seen,) = see(self.model, [episode], self.graph, self.evidence.colour)
+        (seen,) = see(self.model, [episode], self.graph, self.evidence.coloured)
         spread = self.spread + errors(self.model, self.graph, [seen], [self.evidence], self.ridge)
         later = fitted(self.model, self.graph, self.evidence + seen.evidence, spread, self.ridge)
         reach = doubts.Range.of([seen]) if self.reach is None else self.reach | doubts.Range.of([seen])
@@ -223,7 +223,7 @@ class System(Shown):
 
     def of_first(self, episodes: Sequence[Episode], counts: Sequence[int]) -> Sequence[System]:
         """The same system adapted to the first of these episodes alone, so many each; their sums add up."""
-        seen = self.seen or tuple(see(self.model, episodes, self.graph, self.evidence.colour))
+        seen = self.seen or tuple(see(self.model, episodes, self.graph, self.evidence.coloured))
         parts = [total(seen[:k]) for k in counts]
         found = operators_of(self.model, parts, self.topology, self.ridge)
         return [replace(self, evidence=part, operator=one) for part, one in zip(parts, found, strict=True)]
@@ -361,17 +361,17 @@ def class_of(model: Model) -> type[System]:
 def _adapted(model: Model, episodes: list[Episode], ridge: float | None, measure: bool) -> System:
     graph, lasts = episodes[0].graph, all(episode.length > 1 for episode in episodes)
     prior = model.training_prior
-    seen = see(model, episodes, graph, prior.colour(graph.num_nodes) if prior is not None and lasts else None)
+    seen = see(model, episodes, graph, prior.coloured(graph.num_nodes) if prior is not None and lasts else None)
     nothing = Spread.nothing(model.config.num_observations)
     system = fitted(model, graph, total(seen), nothing, ridge)
     if model.features.lasting_noise and lasts and prior is None:
-        known, colour = 0.0, colour_of(model, seen, system.operator, graph)
-        for _ in range(TURNS if colour.uneven > UNEVEN else 0):
-            seen = see(model, episodes, graph, colour)
+        known, coloured = 0.0, coloured_noise_of(model, seen, system.operator, graph)
+        for _ in range(TURNS if coloured.uneven > UNEVEN else 0):
+            seen = see(model, episodes, graph, coloured)
             system = fitted(model, graph, total(seen), nothing, ridge)
-            if abs(colour.correlation - known) < SETTLED:
+            if abs(coloured.correlation - known) < SETTLED:
                 break
-            known, colour = colour.correlation, colour_of(model, seen, system.operator, graph)
+            known, coloured = coloured.correlation, coloured_noise_of(model, seen, system.operator, graph)
     spread = left_out(model, graph, seen, ridge) if measure else nothing
     system = replace(system, spread=spread, seen=tuple(seen), reach=doubts.Range.of(seen))
     if measure:

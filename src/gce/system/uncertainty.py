@@ -124,7 +124,7 @@ def errors(model: Model, graph: Graph, seen: Sequence[Seen], known: Sequence[Evi
 
 def _alone(model: Model, graph: Graph, seen: Seen, ridge: float | None) -> Spread:
     """The mean errors of predicting an episode by each of its halves; one of a single step has only itself."""
-    halves = [Evidence(sums, seen.starts, seen.colour) for sums in seen.halves if sums.moments.rows > 0]
+    halves = [Evidence(sums, seen.starts, seen.coloured) for sums in seen.halves if sums.moments.rows > 0]
     off = errors(model, graph, [seen] * len(halves), halves, ridge)
     return Spread(off.squares / len(halves), off.counts / len(halves))
 

@@ -25,10 +25,10 @@ from gce.graphs.topology import Topology
 from gce.metrics import nrmse
 from gce.model.files import save_model
 from gce.model.model import Model, Units
-from gce.operators.prior import Colour, TrainingPrior
+from gce.operators.prior import ColouredNoise, TrainingPrior
 from gce.operators.regression import Moments, Sums
 from gce.progress import progress
-from gce.system.evidence import colour_of, see, total
+from gce.system.evidence import coloured_noise_of, see, total
 from gce.system.system import adapt
 from gce.system.weights import mean_of, weights_told
 from gce.training.batches import Recorded, SystemData, TrainingConfig, digest, draw_batch, loss_of
@@ -275,7 +275,7 @@ def _moments(
     found = []
     for episodes in systems:
         graph = episodes[0].graph
-        seen = see(model, episodes, graph, Colour.even(correlation, graph.num_nodes))
+        seen = see(model, episodes, graph, ColouredNoise.even(correlation, graph.num_nodes))
         found.append(total(seen).sums.moments)
         done(1)
     return reduce(add, found)
@@ -287,7 +287,7 @@ def _correlation(model: Model, memory: TrainingPrior, systems: Sequence[Sequence
     regression = model.regression(moments.cross.shape[-1])
     operator = regression.fit(Sums(moments), Topology.of(graphs[0], model.device), model.config.ridge)
     found = [
-        colour_of(model, see(model, episodes, graph), operator, graph).correlation
+        coloured_noise_of(model, see(model, episodes, graph), operator, graph).correlation
         for episodes, graph in zip(systems, graphs, strict=True)
     ]
     return float(np.mean(found))
