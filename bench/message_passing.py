@@ -70,7 +70,7 @@ def compare(graph: Graph, states: int, repeats: int) -> dict[str, float]:
     def ours(h: Tensor) -> Tensor:
         flat = h.reshape(1, -1, WIDTH).expand(2, -1, -1)
         ends = torch.bmm(flat, both).unflatten(1, h.shape[:2])
-        return topology.sum(nn.functional.silu(topology.heard(ends) + by_edge))
+        return topology.sum(nn.functional.silu(topology.both_ends(ends) + by_edge))
 
     def theirs(h: Tensor) -> Tensor:
         return layer(h, edges, edge_type)

@@ -56,7 +56,7 @@ def test_products_with_matrices_are_gathers_and_sums(monkeypatch):
         nodes = torch.randn(9, 3, 2, dtype=torch.float64, generator=generator)
         pair = torch.randn(2, 9, 3, 2, dtype=torch.float64, generator=generator)
         edges = torch.randn(topology.num_edges, 3, dtype=torch.float64, generator=generator)
-        gathers = (topology.sent(nodes), topology.received(nodes), topology.difference(nodes), topology.heard(pair))
+        gathers = (topology.sent(nodes), topology.received(nodes), topology.difference(nodes), topology.both_ends(pair))
         found.append([*gathers, topology.sum(edges), topology.net(edges), topology.softmax(edges)])
     assert all(torch.allclose(*both, atol=1e-14) for both in zip(*found, strict=True))
     by_index = found[0]

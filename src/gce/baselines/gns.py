@@ -46,9 +46,9 @@ class Exchange(nn.Module):
 
     def forward(self, h: Tensor, e: Tensor, senders: Tensor, receivers: Tensor) -> Tensor:
         """h [nodes, ..., width], e [edges, ..., edge]."""
-        said = self.message(self.sender(h)[senders] + self.receiver(h)[receivers] + self.edge(e))
-        heard = torch.zeros_like(h).index_add(0, receivers, said)
-        return h + self.update(torch.cat([h, heard], dim=-1))
+        messages = self.message(self.sender(h)[senders] + self.receiver(h)[receivers] + self.edge(e))
+        received = torch.zeros_like(h).index_add(0, receivers, messages)
+        return h + self.update(torch.cat([h, received], dim=-1))
 
 
 class Gns(Advancing):

@@ -3,7 +3,7 @@
     m_i = sum over hyperedges e of i of W silu(A h_i + B (sum over the other nodes j of e of h_j) + type of e)
 
 in each round, from what nodes know of themselves (h; in the first round their own inputs, which are not places in the
-plane) and added to what neighbours say.
+plane) and added to those of neighbours.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ class HyperedgeMessages(nn.Module):
         self.message = nn.ModuleList(nn.Linear(width, out, bias=False) for _ in widths)
 
     def on(self, topology: Topology) -> Callable[[int, Tensor], Tensor] | None:
-        """What the hyperedges of each node say in a round; None where there are none."""
+        """The messages of hyperedges to each node in a round; None where there are none."""
         known = topology.hyperedges
         if known is None:
             return None
         kind = self.kind[:, known.kind].unsqueeze(2)
 
-        def said(r: int, hidden: Tensor) -> Tensor:
-            heard = known.at(self.own[r](hidden)) + known.of_others(self.others[r](hidden)) + kind[r]
-            return self.message[r](known.into(nn.functional.silu(heard)))
+        def messages(r: int, hidden: Tensor) -> Tensor:
+            hidden_layer = known.at(self.own[r](hidden)) + known.of_others(self.others[r](hidden)) + kind[r]
+            return self.message[r](known.into(nn.functional.silu(hidden_layer)))
 
-        return said
+        return messages

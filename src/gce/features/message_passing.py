@@ -88,9 +88,9 @@ class Encoder(nn.Module):
         """
         s = self.shape
         inputs = self.inputs.on(topology)
-        told_by = torch.stack([layer.get_parameter("weight").T for layer in self.edge])
+        edge_weights = torch.stack([layer.get_parameter("weight").T for layer in self.edge])
         ends = zip(self.receiver, self.sender, strict=True)
-        heard_by = [torch.stack([end.get_parameter("weight").T for end in both]) for both in ends]
+        end_weights = [torch.stack([end.get_parameter("weight").T for end in both]) for both in ends]
         relation = self.relation[:, topology.edge_type].unsqueeze(2)
         node_type = self.node_type[topology.node_type].unsqueeze(1)
         to_linear = torch.cat([self.linear_edge, self.linear_own], dim=1)[topology.edge_type]
@@ -98,21 +98,21 @@ class Encoder(nn.Module):
 
         def encode(x: Tensor) -> Tensor:
             own, edge = inputs(x)
-            told = (_each(edge, told_by) + relation).unbind()
+            of_edges = (_each(edge, edge_weights) + relation).unbind()
 
-            def say(r: int) -> Tensor:
-                """f_E: what each edge says in a round, from the edge, its relation, the receiver and the sender."""
-                return nn.functional.silu(told[r] + topology.heard(_each(hidden, heard_by[r])))
+            def edge_messages(r: int) -> Tensor:
+                """f_E without its output layer: of each edge in a round, from it, its relation, receiver and sender."""
+                return nn.functional.silu(of_edges[r] + topology.both_ends(_each(hidden, end_weights[r])))
 
             hidden = own
             for r in range(s.rounds):
-                update = self.message[r](topology.sum(say(r))) + self.own[r](hidden)
+                update = self.message[r](topology.sum(edge_messages(r))) + self.own[r](hidden)
                 if of_hyperedges is not None:
                     update = update + of_hyperedges(r, hidden)
                 hidden = nn.functional.silu(update + node_type) if r == 0 else hidden + nn.functional.silu(update)
             linear = torch.bmm(torch.cat([edge, topology.sent(own)], dim=-1), to_linear)
             if s.conservative:
-                messages = self._bounded(self.output(say(s.rounds)))
+                messages = self._bounded(self.output(edge_messages(s.rounds)))
                 return topology.net(torch.cat([messages, linear], dim=-1))
             if s.shortcut:
                 return self._bounded(self.output(hidden) + topology.sum(linear))
@@ -124,7 +124,7 @@ class Encoder(nn.Module):
     def start_at(self, samples: Sequence[tuple[Tensor, Topology]], scale: float, heard: float) -> None:
         """Set the size of bounded features with a shortcut, before training: std `scale` and mean 0 over the samples.
 
-        heard: the share of what comes from others and from hidden layers, beside what is linear in a node's own
+        heard: the share of messages and hidden layers, beside what is linear in a node's own
             inputs. Where it is small, features begin as linear maps of single nodes, and the weights of neighbours by
             how far apart these are.
         """

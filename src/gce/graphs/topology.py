@@ -222,7 +222,7 @@ class Topology:
         one, other, of_edge = self.pairs
         return f(values.index_select(0, one) - values.index_select(0, other)).index_select(0, of_edge)
 
-    def heard(self, values: Float[Tensor, "2 nodes ..."]) -> Float[Tensor, "edges ..."]:
+    def both_ends(self, values: Float[Tensor, "2 nodes ..."]) -> Float[Tensor, "edges ..."]:
         """Each edge's receiver's row of the first half plus its sender's of the second."""
         if self._incidence is None:
             return self.received(values[0]) + self.sent(values[1])
