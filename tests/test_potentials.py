@@ -128,7 +128,7 @@ def of_attention(potential, psi, topology, seen):
     query, key = seen[topology.receivers] @ potential.query.weight.T + potential.query.bias, seen[topology.senders]
     key = key @ potential.key.weight.T
     near = (received - sent).square().sum(-1)
-    sigmas = [2.0, 20.0, 20.0]
+    sigmas = [2.0, 20.0, 20.0] if potential.heads > 1 else [20.0]
     for h, sigma in zip(range(potential.heads), sigmas, strict=False):
         rows = slice(8 * h, 8 * h + 8)
         yield 100 * (query[..., rows] * key[..., rows]).sum(-1) / 8**0.5 - near / (2 * sigma**2)
@@ -145,6 +145,12 @@ def test_each_head_of_attention_has_weights_and_a_mean_field_of_its_own(heads):
     for h, (weight, score) in enumerate(zip(weights.reshape(len(weights), 2, -1).unbind(-1), scores, strict=True)):
         assert torch.allclose(weight, topology.softmax(score), atol=1e-5)
         assert torch.allclose(field[..., 5 * h : 5 * h + 5], mean_field(weight, psi, topology), atol=1e-6)
+
+
+def test_the_first_of_several_heads_begins_as_a_gaussian():
+    topology, psi = Topology.of(graph()), features()
+    scores = make_potential("attention", 5, 2).on(topology)(psi)
+    assert torch.allclose(scores[..., 0], make_potential("gaussian", 5, 2.0).on(topology)(psi), atol=1e-5)
 
 
 def test_attention_sees_the_attributes_of_nodes_in_their_units():

@@ -206,8 +206,8 @@ class Attention(Potential):
     """f_h = q_i^h . k_j^h / sqrt(d) - |psi_i - psi_j|^2 / (2 sigma_h^2) of several heads h.
 
     Queries q and keys k are learned maps of a node's attributes, in units of their spread, and of its features, which
-    count for less at first since they change with the state. The first head begins with Gaussian's bandwidth, the
-    others almost without the distance: where it decides, content has hardly a gradient.
+    count for less at first since they change with the state. Of several heads the first begins as a Gaussian, without
+    content; the others begin almost without the distance: where it decides, content has hardly a gradient.
 
     value: how many heads there are; width: d.
     """
@@ -224,7 +224,9 @@ class Attention(Potential):
         with torch.no_grad():
             for weights in (*self.query.parameters(), *self.key.parameters()):
                 weights.div_(FASTER)
-        self._log = nn.Parameter(torch.tensor([NEAR, *[FAR] * (heads - 1)]).log())
+            near = width * (heads > 1)
+            self.key.weight[:near] = 0
+        self._log = nn.Parameter(torch.tensor([NEAR] * (heads > 1) + [FAR] * max(1, heads - 1)).log())
         self.register_buffer("mean", torch.zeros(num_features))
         self.register_buffer("unit", torch.full((num_features,), FEATURE_UNIT))
 
