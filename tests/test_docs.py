@@ -83,7 +83,8 @@ def test_what_a_reader_copies_works(page, tmp_path, monkeypatch):
 @pytest.mark.parametrize("file", sorted((DOCS / "notebooks").glob("*.ipynb")), ids=lambda file: file.stem)
 def test_notebooks_run_from_top_to_bottom(file, tmp_path, monkeypatch):
     """Their cells, with small settings; the pages' build runs them in full."""
-    pytest.importorskip("pandapower", reason="pandapower is not installed") if file.stem == "grid" else None
+    for stem, needed in (("grid", "pandapower"), ("swimmer", "mujoco")):
+        pytest.importorskip(needed, reason=f"{needed} is not installed") if file.stem == stem else None
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MPLBACKEND", "agg")
     names: dict = {"__name__": "__main__"}

@@ -243,11 +243,8 @@ class Attention(Potential):
 
     def forward(self, receivers: Tensor, senders: Tensor) -> Tensor:
         """Without attributes: of nodes that are means of several."""
-        ends = (self._seen(end, None) for end in (receivers, senders))
-        return self._score(
-            *(layer(end) for layer, end in zip((self.query, self.key), ends, strict=True)),
-            (receivers - senders).square().sum(-1),
-        )
+        query, key = self.query(self._seen(receivers, None)), self.key(self._seen(senders, None))
+        return self._score(query, key, (receivers - senders).square().sum(-1))
 
     def on(self, topology: Topology) -> Callable[[Tensor], Tensor]:
         def score(phi: Tensor) -> Tensor:

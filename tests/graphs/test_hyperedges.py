@@ -1,8 +1,12 @@
 """Relations among three nodes or more: graphs, files, features, a form, plans, and what is refused."""
 
+from contextlib import nullcontext
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
+from bench.hyperedges import FORCES, coincidences
 
 import gce
 from gce.cli import main
@@ -15,6 +19,7 @@ from gce.graphs.topology import Topology
 from gce.model.files import load_model, save_model
 from gce.potentials import POTENTIALS, make_potential
 from gce.system.files import load_system, save_system
+from gce.training.hyperedges import without_idle_hyperedges
 from gce.training.preparation import config_for, prepare
 from gce.trajectory import Dataset, check_file
 from gce.trajectory.importing.folder import check_folder
@@ -155,6 +160,20 @@ def test_the_mean_field_holds_what_two_others_do_together():
         predicted = [system.predict(e.observations[0], e.actions)[1] - e.observations[1] for e in episodes[300:]]
         errors[form] = float(np.std(predicted))
     assert errors["hom_mean_hyper"] < 0.3 * min(errors["hom_mean"], errors["hom"])
+
+
+@pytest.mark.parametrize("study", FORCES)
+def test_hyperedges_are_left_out_of_a_model_where_they_tell_nothing(study, tmp_path):
+    recorded, used = coincidences(6, 4, 3, *FORCES[study], True), study == "three-body"
+    asked = config_for(recorded, form="hom_mean_hyper")
+    with nullcontext() if used else pytest.warns(UserWarning, match="little beyond pairs.* with the form hom_mean"):
+        config = without_idle_hyperedges(asked, recorded, 0)
+    assert config == (asked if used else replace(asked, form="hom_mean", hyperedges=False))
+    save_model(prepare(config, recorded), tmp_path)
+    system = gce.adapt(load_model(tmp_path), [recorded[k] for k in range(1, 4)], measure=False)
+    assert system.model.config == config and hasattr(system.model.features.encoder, "hyperedges") == used
+    assert state_class(system) is (StateDynamics if used else MessageDynamics)
+    assert without_idle_hyperedges(config_for(recorded), recorded, 0) == config_for(recorded)
 
 
 def test_features_hear_hyperedges_only_of_a_model_that_knows_them():

@@ -59,6 +59,7 @@ def plan_warnings(nothing: float, planned: float, prediction: Mapping[str, float
 
 
 NOTES = {"cost": "in the world's own units", "predicted_cost": "of the plan's problem", "nothing": "doing nothing",
+         "promised_error": "of the last plan",
          "rms_positions": "at the end, and of doing nothing", "rms_rates": "the same"}  # fmt: skip
 """What figures are of, where their names do not say it."""
 
@@ -72,7 +73,8 @@ def in_words(answer: Mapping[str, Any]) -> str:
         voltage = answer.get("voltage_error")
         of = "the error of doing nothing" if voltage is None else "the voltage error at the start"
         left = f"{100 * (share if voltage is None else voltage):.3g}% of {of} is left after {answer['horizon']} steps"
-        return f"{who}: {left}{'' if share < 1 or voltage is not None else ', so it did harm'}."
+        harm = "" if share < 1 or voltage is not None else ", so it did harm"
+        return f"{who}: {left}{harm}. {_promise(answer)}"
     if "distance" in answer:
         return (
             f"After {answer['steps']} steps the system is {answer['distance']:.2g} standard deviations from the goal; "
@@ -91,6 +93,12 @@ def in_words(answer: Mapping[str, Any]) -> str:
     )
 
 
+def _promise(answer: Mapping[str, Any]) -> str:
+    """How the last plan's promise compares with what came of it."""
+    promised, reached = answer["promised_error"], answer["control_error"]
+    return f"The last plan promised an error of {promised:.2g}; it is {reached:.2g}."
+
+
 def table(answer: Mapping[str, Any]) -> str:
     """What it comes to in words, then figures of a plan or run, a line each; warnings are told apart."""
     lines = [in_words(answer), ""]
@@ -99,5 +107,7 @@ def table(answer: Mapping[str, Any]) -> str:
             value = f"model {value['model']:.4g}, " + said({k: v for k, v in value.items() if k != "model"})
         if name != "warnings":
             note = f" ({NOTES[name]})" if name in NOTES else ""
-            lines.append(f"{name}: {value:.4g}{note}" if isinstance(value, float) else f"{name}: {value}{note}")
+            several = isinstance(value, list) and value and all(isinstance(v, float) for v in value)
+            shown = ", ".join(f"{v:.4g}" for v in value) if several else value
+            lines.append(f"{name}: {shown:.4g}{note}" if isinstance(shown, float) else f"{name}: {shown}{note}")
     return "\n".join(lines)

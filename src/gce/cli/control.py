@@ -251,6 +251,7 @@ class Control(Reads):
         self, env: Any, system: Any, parameters: Any, goal: Any, M: int, seed: int, adapted: list[Any], recorded: Any
     ) -> dict[str, Any]:
         from gce import __version__
+        from gce.control.problem import control_error
         from gce.planning.closed_loop import control, figures, harm, problem_for
         from gce.planning.controller import Controller, in_space_of
         from gce.planning.observer import Filter, noise_scale
@@ -289,6 +290,7 @@ class Control(Reads):
             warn(sentence)
         answer = {
             **found,
+            "promised_error": control_error(run.plans[-1].observations[-1], run.goal),
             "world": env.world,
             "objects": env.graph.num_nodes,
             "horizon": M,

@@ -15,13 +15,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from gce.errors import warn
-from gce.graphs.hypertopology import gibbs_weights as of_hyperedges
 from gce.graphs.topology import Topology
 from gce.model.config import ModelConfig
 from gce.model.model import Units, nodes_first
 from gce.operators import FORMS, Form, Shape, make_form
 from gce.operators.regression import moments_of, solve
-from gce.potentials import Constant, gibbs_weights
 from gce.training.preparation import take_units
 from gce.trajectory import Dataset, Episode
 
@@ -67,11 +65,12 @@ def _left_out(form: Form, recorded: list[tuple[Tensor, Tensor]], topology: Topol
     for states, inputs in recorded:
         x, a = nodes_first(states).double(), nodes_first(inputs).double()
         psi = torch.cat([x, torch.tanh(x)], -1)[:, :-1]
-        weights = gibbs_weights(Constant(), psi, topology)
-        if topology.hyperedges is not None:
-            weights = torch.cat([weights, of_hyperedges(Constant(), psi, topology.hyperedges)])
+        weights = topology.softmax(psi.new_zeros(topology.num_edges, psi.shape[1]))
+        if (known := topology.hyperedges) is not None:
+            weights = torch.cat([weights, known.softmax(psi.new_zeros(len(known.node), psi.shape[1]))])
         rows.append((form.regressors(psi, a, weights, topology), x[:, 1:] - x[:, :-1]))
     (X, Y), *others = rows
-    (moments,) = moments_of(form, *(torch.cat(part, 1) for part in zip(*others, strict=True)), topology)
+    seen, moved = (torch.cat(part, 1) for part in zip(*others, strict=True))
+    (moments,) = moments_of(form, seen, moved, topology)
     C = solve(moments, torch.full((X.shape[-1],), RIDGE, dtype=X.dtype)).coefficients
     return (Y - X @ C).square().mean((0, 1)).sqrt().clamp_min(1e-9)
