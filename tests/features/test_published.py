@@ -104,6 +104,11 @@ def test_what_leaves_the_paper_s_text_is_refused(recorded, option):
         config_for(recorded, kind="published", **{option: True})
 
 
+def test_what_no_potential_has_is_not_learned(recorded):
+    with pytest.raises(gce.InputError, match="'identity' has no hyper-parameter that training could change"):
+        gce.train(recorded, method="published", model={"potential": "identity", "potential_learned": True})
+
+
 def test_unknown_methods_and_presets_are_told(recorded):
     with pytest.raises(gce.InputError, match="there is no method 'printed'; the methods are published, structured"):
         gce.train(recorded, method="printed")

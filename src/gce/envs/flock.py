@@ -133,6 +133,7 @@ class Flock(GraphEnv):
                 "node_width": 32,
                 "edge_width": 16,
                 "scale": 1.5,
+                "bound": 6.0,
                 "heard": 0.0,
                 "shared_map": False,
             },

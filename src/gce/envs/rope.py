@@ -78,7 +78,7 @@ class Rope(BodyEnv):
         offered=(3, 30),
         pictures=Pictures(9),
         model={"conservative": True},
-        published={"model": {"q2": 10.0}},
+        published={"model": {"q2": 20.0}},
         counts={"costly": "runs"},
         longer_trained=True,
     )

@@ -103,7 +103,7 @@ class PublishedConfig(FeaturesConfig):
         return Encoder(inputs, sizes, self.bound)
 
 
-TUNED = {"bound": 40.0, "scale": 2.0, "rounds": 4, "shared_map": True, "q_terminal": 1000.0, "q2": 100.0}
+TUNED = {"bound": 200.0, "scale": 3.0, "rounds": 4, "shared_map": True, "q_terminal": 1000.0, "q2": 100.0}
 """What the tuned preset changes in the model; the literal one takes the defaults of `PublishedConfig`."""
 SHARED = {"noise_share": 0.0, "fit_steps": 8}
 PRESETS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {

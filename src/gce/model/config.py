@@ -104,11 +104,13 @@ def _fits(value: Any, hint: Any) -> bool:
 def check_asked(settings: Mapping[str, Any]) -> None:
     """Of settings as asked for: that a potential without a hyper-parameter is given none."""
     potential = POTENTIALS.get(settings.get("potential", ""))
-    if potential is not None and not potential.valued and "potential_value" in settings:
-        raise InputError(
-            f"the potential {potential.name!r} has no hyper-parameter, but {settings['potential_value']} was given for "
-            "it; leave that out"
-        )
+    if potential is None or potential.valued:
+        return
+    none = f"the potential {potential.name!r} has no hyper-parameter"
+    if "potential_value" in settings:
+        raise InputError(f"{none}, but {settings['potential_value']} was given for it; leave that out")
+    if settings.get("potential_learned"):
+        raise InputError(f"{none} that training could change; leave that out")
 
 
 def kind_and_settings(settings: Mapping[str, Any]) -> tuple[type[Features], dict[str, Any]]:

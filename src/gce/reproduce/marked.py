@@ -165,11 +165,54 @@ def foreign(results: Path) -> str:
     return markdown(["", "n", "NRMSE after so many episodes", *map(str, ADAPTED)], rows)
 
 
+def published_ledger(results: Path) -> str:
+    """What single changes of the tuned preset bring on Rope."""
+    rows = [
+        [
+            name,
+            row["n"],
+            *(f"{row[figure]:.3f}" for figure in ("nrmse", "control_error", "control_std")),
+            f"{row['self']:.3f}" if "self" in row else "–",
+        ]
+        for name, row in read_json(results / "published_ledger.json").items()
+    ]
+    return markdown(["what is changed", "n", "NRMSE", "control error", "its std", "self-weight"], rows)
+
+
+def flock(results: Path) -> str:
+    """What published models find where Gibbs weights are the truth, by sharpness."""
+    runs: dict[float, dict[str, list[dict[str, float]]]] = {}
+    for name, run in read_json(results / "flock.json").items():
+        sharpness, kind, iterations = name.removeprefix("sharpness ").split(", ")
+        if iterations == "1000 iterations":
+            runs.setdefault(float(sharpness), {})[kind] = run["systems"]
+
+    def of(systems: list[dict[str, float]], figure: str) -> str:
+        return f"{np.mean([row[figure] for row in systems]):.3f}"
+
+    learned = "gibbs learned"
+    rows = [
+        [
+            f"{sharpness:g}",
+            *(of(kinds[kind], "nrmse") for kind in (learned, "gibbs", "hom", "identity")),
+            *(of(kinds[learned], figure) for figure in ("control_error_along", "control_error")),
+            *(of(kinds[kind], "control_error") for kind in ("hom", "identity")),
+            of(kinds[learned], "nothing"),
+            of(kinds[learned], "off"),
+        ]
+        for sharpness, kinds in sorted(runs.items())
+    ]
+    header = ["sharpness", "NRMSE: sigma learned", "sigma 2", "Hom", "identity", "control: along", "frozen"]
+    return markdown([*header, "Hom", "identity", "nothing", "off"], rows)
+
+
 TABLES: dict[str, Callable[[Path], str]] = {
     "control": control,
     "recorded": recorded,
     "grids": grids,
     "published": published,
     "foreign": foreign,
+    "published_ledger": published_ledger,
+    "flock": flock,
 }
 """The tables by name."""
