@@ -76,9 +76,16 @@ def test_a_singular_fit_is_told(rope):
     system, _ = rope
     matrix = torch.ones_like(system.operator.system)
     broken = replace(system, operator=replace(system.operator, system=matrix))
-    assert any("singular in double precision" in sentence for sentence in doubts.of_fit(broken))
-    lost = replace(system.operator, coefficients=system.operator.coefficients * torch.nan)
-    assert any("the fit is not finite" in sentence for sentence in doubts.of_fit(replace(system, operator=lost)))
+    assert any(
+        "singular in double precision" in sentence
+        for sentence in doubts.of_fit(broken, [s.observations for s in system.seen])
+    )
+    lost_fit = replace(
+        system,
+        spread=doubts.Spread.nothing(4),
+        operator=replace(system.operator, coefficients=system.operator.coefficients * torch.nan),
+    )
+    assert any("the fit is not finite" in sentence for sentence in doubts.of_fit(lost_fit, []))
 
 
 def test_no_prediction_is_nan_in_silence_and_no_such_plan_is_solved():

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import gce
-from gce.errors import InputError
+from gce.errors import Doubt, InputError
 from gce.training.learning import train
 from general import TINY_GENERAL, pendulums, trained
 
@@ -170,3 +170,23 @@ def test_training_again_goes_on_and_gives_the_same(tmp_path):
     )
     for name, value in whole.model.state_dict().items():
         assert torch.equal(value, again.model.state_dict()[name]), name
+
+
+def test_what_is_worth_little_is_doubted(system):
+    data = pendulums()
+    some = [data[k] for k in range(4)]
+    assert system.warnings == () and system.reach is not None
+
+    def changed(change):
+        return [gce.Episode(e.graph, change(e.observations.astype(float)), e.actions) for e in some]
+
+    def adapted_to(episodes):
+        with pytest.warns(Doubt):
+            return " ".join(gce.adapt(system.model, episodes).warnings)
+
+    assert "check their units" in adapted_to(changed(lambda o: o * np.array([1, 1, 1e4])))
+    rng = np.random.default_rng(0)
+    assert "err as much as the mean of the others" in adapted_to(changed(lambda o: 5 * rng.normal(size=o.shape)))
+    far = some[0].observations[0] + np.array([0, 0, 50.0])
+    with pytest.warns(Doubt, match="outside the range adapted to"):
+        system.predict(far, some[0].actions)

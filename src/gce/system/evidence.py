@@ -188,6 +188,10 @@ class Seen:
     def evidence(self) -> Evidence:
         return Evidence(self.halves[0] + self.halves[1], self.starts, self.coloured)
 
+    @property
+    def path(self) -> tuple[np.ndarray, Tensor]:
+        return self.observations, self.inputs
+
 
 def total(seen: Sequence[Seen]) -> Evidence:
     return reduce(add, (s.evidence for s in seen))

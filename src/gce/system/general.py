@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial, reduce
 from operator import add
 from typing import Any
@@ -23,7 +23,7 @@ from gce.operators.hierarchy import HierarchySums, Strengths
 from gce.system.evidence import Evidence, Starts
 from gce.system.left_out import Fit, recorded, starts_of
 from gce.system.system import Path, System
-from gce.system.uncertainty import Spread, jacobian
+from gce.system.uncertainty import Range, Spread, jacobian, of_fit
 from gce.trajectory import Episode
 
 
@@ -64,7 +64,9 @@ class GeneralSystem(System):
         strengths = fit.strengths(latent, halves) if strengths is None else strengths
         starts = reduce(add, (starts_of(model, episode) for episode in episodes))
         spread = fit.spread(halves, strengths) if measure else Spread.nothing(model.config.num_observations)
-        return cls.of(model, graph, Told(halves[0] + halves[1], starts), spread, strengths)
+        system = cls.of(model, graph, Told(halves[0] + halves[1], starts), spread, strengths)
+        system = replace(system, reach=Range.of(fit.paths))
+        return replace(system, warnings=of_fit(system, [o for o, _ in fit.paths])) if measure else system
 
     @classmethod
     def of(cls, model: Model, graph: Graph, told: Told, spread: Spread, strengths: Strengths) -> GeneralSystem:
@@ -77,7 +79,8 @@ class GeneralSystem(System):
         V = features.V.detach()
         M = sums.shifted(V, features.gram, strengths.shift)
         W = sums.dense(M, strengths.dense)
-        inverted = sums.HH + (0 if math.isinf(strengths.shift) else strengths.shift) * features.gram.double()
+        gram = features.gram.double()
+        inverted = gram if math.isinf(strengths.shift) else sums.HH + strengths.shift * gram
         operator = Operator(model.form, M, sums.residual(M, W), inverted[None], 0.0, sums.rows)
         return cls(model, graph, told, operator, spread, strengths=strengths, dense=W)
 
@@ -87,7 +90,8 @@ class GeneralSystem(System):
         spread = self.spread + fit.errors([(0, 0, episode.length)], self.hierarchy)
         sums = fit.sums(self.model.tensor(np.asarray(self.strengths.latent)), [(0, 0, episode.length)])
         told = self.evidence + Told(sums, starts_of(self.model, episode))
-        return GeneralSystem.of(self.model, self.graph, told, spread, self.strengths)
+        reach = Range.of(fit.paths) if self.reach is None else self.reach | Range.of(fit.paths)
+        return replace(GeneralSystem.of(self.model, self.graph, told, spread, self.strengths), reach=reach)
 
     @cached_property
     def hierarchy(self) -> Hierarchy:

@@ -87,6 +87,12 @@ class Fit:
             self.model, self.topology, self.wires, M.to(to), theta, None if W is None else W.to(to), self.near
         )
 
+    @property
+    def paths(self) -> list[tuple[np.ndarray, Tensor]]:
+        """Normalised observations and inputs."""
+        d = self.model.config.num_observations
+        return [(x[..., :d].double().cpu().numpy(), a) for x, a in self.episodes]
+
     def cut(self, stretches: Sequence[Stretch]) -> tuple[Tensor, Tensor]:
         """States [steps + 1, nodes, stretches, c] and inputs [steps, nodes, stretches, a], as long as the shortest."""
         steps = min(length for *_, length in stretches)

@@ -200,7 +200,7 @@ class System(Shown):
         (seen,) = see(self.model, [episode], self.graph, self.evidence.coloured)
         spread = self.spread + errors(self.model, self.graph, [seen], [self.evidence], self.ridge)
         later = fitted(self.model, self.graph, self.evidence + seen.evidence, spread, self.ridge)
-        reach = doubts.Range.of([seen]) if self.reach is None else self.reach | doubts.Range.of([seen])
+        reach = doubts.Range.of([seen.path]) if self.reach is None else self.reach | doubts.Range.of([seen.path])
         return replace(later, seen=(*self.seen, seen), reach=reach)
 
     def kept(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -373,9 +373,9 @@ def _adapted(model: Model, episodes: list[Episode], ridge: float | None, measure
                 break
             known, coloured = coloured.correlation, coloured_noise_of(model, seen, system.operator, graph)
     spread = left_out(model, graph, seen, ridge) if measure else nothing
-    system = replace(system, spread=spread, seen=tuple(seen), reach=doubts.Range.of(seen))
+    system = replace(system, spread=spread, seen=tuple(seen), reach=doubts.Range.of([s.path for s in seen]))
     if measure:
-        system = replace(system, warnings=doubts.of_fit(system))
+        system = replace(system, warnings=doubts.of_fit(system, [s.observations for s in seen]))
     return system
 
 

@@ -30,9 +30,10 @@ that stay in feature space; a reprojected rollout is nonlinear and is judged by 
 When an answer is not worth trusting, as sentences: of a fit, a prediction or a plan.
 
 A fit is doubted where it is not finite, where the condition number of the matrix inverted is beyond 1/eps of double
-precision, and where the left-out errors are no smaller than those of persistence
+precision, where observations vary far more than in training, and where the left-out errors are no smaller than those of
+persistence, or of the mean of the other episodes
 
-    sum_t |o_t - o^_t|^2 >= sum_t |o_t - o_0|^2
+    sum_t |o_t - o^_t|^2 >= sum_t |o_t - o_0|^2   or   >= sum_t |o_t - mean|^2
 
 A prediction is doubted where it is not finite, leaves by far what the episodes adapted to show, or begins outside of
 it; a plan, where what its system errs at its end is as much as there is to do.
@@ -240,6 +241,8 @@ SINGULAR = 1 / np.finfo(np.float64).eps
 OUTSIDE, AWAY, LEAST = 1.0, 10.0, 0.1
 """How far beyond the range seen a start or an action is outside, and a prediction away, in widths of that range; and
 what counts as a width at least, in normalised units."""
+FOREIGN = 30.0
+"""Beyond which spread, in that of the training, observations are hardly of the same kind."""
 GO_ON = "train the model longer, or adapt to more episodes"
 
 
@@ -251,10 +254,9 @@ class Range:
     high: Float[Array, " c"]
 
     @classmethod
-    def of(cls, seen: Sequence[Seen]) -> Range:
-        rows = [
-            np.concatenate([_edges(s.observations), _edges(s.inputs.double().cpu().numpy())], axis=-1) for s in seen
-        ]
+    def of(cls, paths: Sequence[tuple[Array, Tensor]]) -> Range:
+        """Of normalised observations and inputs of episodes."""
+        rows = [np.concatenate([_edges(o), _edges(a.double().cpu().numpy())], axis=-1) for o, a in paths]
         found = np.stack(rows)
         return cls(found[:, 0].min(0), found[:, 1].max(0))
 
@@ -272,8 +274,8 @@ def _edges(values: Float[Array, "steps nodes c"]) -> Float[Array, "2 c"]:
     return np.stack([values.min((0, 1)), values.max((0, 1))])
 
 
-def of_fit(system: System) -> tuple[str, ...]:
-    """What speaks against a system just adapted."""
+def of_fit(system: System, seen: Sequence[Array]) -> tuple[str, ...]:
+    """What speaks against a system just adapted to normalised observations."""
     operator, found = system.operator, []
     if not bool(torch.isfinite(operator.coefficients).all()):
         found.append(f"the fit is not finite; {GO_ON}")
@@ -281,14 +283,30 @@ def of_fit(system: System) -> tuple[str, ...]:
         found.append("the fit is singular in double precision; give a larger ridge, or more varied episodes")
     spread, count = system.spread, float(system.spread.counts.sum())
     if count:
-        moved = sum(float(np.square(s.observations - s.observations[0]).mean(1).sum()) for s in system.seen)
-        wrong, still = (float(np.sqrt(v / count / spread.squares.shape[1])) for v in (spread.squares.sum(), moved))
-        if wrong >= still:
-            found.append(
-                "on episodes left out of the fit, predictions err as much as if nothing moved "
-                f"({wrong:.2g} against {still:.2g} standard deviations); {GO_ON}"
-            )
+        wrong = float(np.sqrt(spread.squares.sum() / count / spread.squares.shape[1]))
+        for words, off in (
+            ("if nothing moved", [o - o[0] for o in seen]),
+            ("the mean of the others", _off_means(seen)),
+        ):
+            level = float(np.sqrt(np.concatenate([np.square(o).mean(1) for o in off]).mean())) if off else np.inf
+            if wrong >= level:
+                found.append(
+                    f"on episodes left out of the fit, predictions err as much as {words} "
+                    f"({wrong:.2g} against {level:.2g} standard deviations); {GO_ON}"
+                )
+                break
+    width = max((float(o.std()) for o in seen), default=0.0)
+    if width > FOREIGN:
+        found.append(
+            f"the observations vary {width:.2g} times as much as those the model was trained on; check their units"
+        )
     return tuple(found)
+
+
+def _off_means(seen: Sequence[Array]) -> list[Array]:
+    """How far each episode is off the mean of all others, node by node; nothing of a single one."""
+    sums, steps = sum(o.sum(0) for o in seen), sum(len(o) for o in seen)
+    return [o - (sums - o.sum(0)) / (steps - len(o)) for o in seen] if len(seen) > 1 else []
 
 
 def of_start(system: System, observation: Float[Array, "nodes d"]) -> None:
