@@ -2,8 +2,11 @@
 
 import io
 import json
+import os
 import re
+import signal
 import sys
+import time
 
 import pytest
 from bench.lines import Lines
@@ -85,6 +88,22 @@ def test_what_ends_a_command_is_a_sentence(error, resumes, words, capsys):
     with pytest.raises(SystemExit) as end, in_words("gce", resumes):
         raise error
     assert end.value.code == 2 and words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_within_a_finaliser_is_not_lost(number, capsys):
+    class Clearing:
+        def __del__(self):
+            os.kill(os.getpid(), number)
+            time.sleep(0.01)
+
+    with pytest.raises(SystemExit) as end, in_words("gce", True):
+        clearing = Clearing()
+        del clearing
+        for _ in range(500):
+            time.sleep(0.01)
+    told = capsys.readouterr().err
+    assert end.value.code == 2 and told.startswith("gce: stopped") and "Traceback" not in told
 
 
 def test_a_module_is_a_command(monkeypatch, capsys, tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import multiprocessing
 import os
 import signal
@@ -125,7 +126,7 @@ def in_words(name: str, resumes: bool) -> Iterator[None]:
 
     SIGTERM takes the way of Ctrl-C; warnings are told in a line each.
     """
-    with _sigterm_as_interrupt(), warnings.catch_warnings():
+    with _sigterm_as_interrupt(), _no_interrupt_lost(), warnings.catch_warnings():
         TOLD.clear()
         warnings.simplefilter("always", Doubt)
         warnings.showwarning = partial(_told, name)
@@ -184,6 +185,35 @@ def _as_interrupt(number: int, frame: Any) -> None:
     """What Ctrl-C does here now; where that is ignored, or nobody's business, an interrupt."""
     handler = signal.getsignal(signal.SIGINT)
     (handler if callable(handler) else signal.default_int_handler)(signal.SIGINT, frame)
+
+
+AGAIN = 0.02
+"""Seconds after which an interrupt that was lost comes again."""
+
+
+@contextmanager
+def _no_interrupt_lost() -> Iterator[None]:
+    """One that falls into a finaliser or a callback of a library, which Python would print and forget, comes again."""
+    before, timers = sys.unraisablehook, list[threading.Timer]()
+
+    def again(lost: Any) -> None:
+        if not issubclass(lost.exc_type, KeyboardInterrupt):
+            before(lost)
+            return
+        number = signal.SIGTERM if signal.getsignal(signal.SIGTERM) is _as_interrupt else signal.SIGINT
+        timer = threading.Timer(AGAIN, _thread.interrupt_main, (number,))
+        timer.daemon = True
+        timer.start()
+        timers.append(timer)
+
+    if threading.current_thread() is threading.main_thread():
+        sys.unraisablehook = again
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before
+        for timer in timers:
+            timer.cancel()
 
 
 # ---- processes beside this one ----

@@ -471,7 +471,7 @@ def general_numbers(good, place, rng):
 
         o, a = (odd if k == side else values[side] for side in (0, 1))
         if kind == 0:
-            found = good.general.predict(o if k else o[0] if np.ndim(o) and np.size(o) else o, a)
+            found = good.general.predict(o if k else o[0] if isinstance(o, np.ndarray) and o.ndim and o.size else o, a)
         elif kind == 1:
             found = adapt(good.general.model, [good.pendulums[0], Episode(first.graph, o, a)]).predict(*plain)
         elif kind == 2:

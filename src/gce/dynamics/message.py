@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 
 from gce.control.settle import dense_path
-from gce.control.tracking import DensePath
+from gce.control.tracking import DensePath, hurry
 from gce.dynamics import message_compiled, message_slopes_compiled
 from gce.dynamics.compiled import available, say_compiling
 from gce.dynamics.message_kernel import MessageStep
@@ -213,6 +213,7 @@ class MessageDynamics(StateDynamics):
         with torch.no_grad():
             still = Stepper(model, [system.operator], topology, reproject=True)
             push = still.drive(torch.zeros(1, topology.num_nodes, inputs), None).push[:, 0].numpy()
+        hurry()
         following = ((step.targets(x).mean(1) + push) * moving) @ spread
         return pull, following.astype(np.float64).reshape(-1)
 

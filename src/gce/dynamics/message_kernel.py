@@ -20,6 +20,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from gce.control.tracking import hurry
 from gce.features.inputs import InputLayer
 from gce.features.message_passing import MessagePassing
 from gce.graphs.topology import Topology
@@ -166,15 +167,20 @@ class MessageStep:
     def _targets(self, x: Float[Array, "nodes rows c"], kept: Kept | None) -> Float[Array, "nodes rows m"]:
         wiring, rows = self.wiring, x.shape[1]
         edges = len(wiring.senders)
+        in_time = hurry if kept is not None else lambda: None  # on the way to derivatives, which may be left
         seen, own = self._seen(x, kept), self._own(x)
+        in_time()
         told = np.matmul(seen.reshape(edges * rows, -1), self.told_by).reshape(len(self.told_by), edges, rows, -1)
         told += self.relation
 
         def say(r: int, hidden: Array) -> Array:
             """What each edge says in a round."""
+            in_time()
             before = told[r]
             before += wiring.received(_product(hidden, self.heard_by[r][0]))
+            in_time()
             before += wiring.sent(_product(hidden, self.heard_by[r][1]))
+            in_time()
             return _silu(before, None if kept is None else kept.said_slopes)
 
         hidden = own
@@ -186,6 +192,7 @@ class MessageStep:
                 update += self.node_type
             following = _silu(update, None if kept is None else kept.hidden_slopes)
             hidden = following + hidden if r else following
+        in_time()
         linear = np.matmul(np.concatenate([seen, wiring.sent(own)], axis=-1), self.to_linear)
         W, bias = self.output
         before = _product(say(len(self.message), hidden) if self.conservative else hidden, W)
