@@ -47,7 +47,8 @@ class Harness:
     def __init__(self, folder: Path) -> None:
         import torch
 
-        from fuzz.families import FAMILIES, Materials
+        from fuzz.families import Materials
+        from fuzz.newer import FAMILIES
 
         warnings.simplefilter("ignore")
         torch.set_num_threads(1)
