@@ -73,8 +73,8 @@ def whole(name: str, value: Any, low: int = 0) -> int:
     return int(value)
 
 
-def table(name: str, value: Any, finite: bool = True) -> np.ndarray:
-    """Real numbers in double precision. finite: whether infinity is refused as well as NaN."""
+def table(name: str, value: Any, finite: bool | None = True) -> np.ndarray:
+    """Real numbers in double precision. finite: whether infinity is refused as well as NaN; None: neither is."""
     import numpy as np
 
     try:
@@ -85,7 +85,7 @@ def table(name: str, value: Any, finite: bool = True) -> np.ndarray:
         raise InputError(f"{name} is {_short(value)} ({array.dtype} values), expected real numbers")
     array = array.astype(np.float64)
     wrong = ~np.isfinite(array) if finite else np.isnan(array)
-    if wrong.any():
+    if finite is not None and wrong.any():
         at = np.argwhere(wrong)[0].tolist()
         raise InputError(f"{name} holds {array[tuple(at)]}{f' at {at}' if at else ''}; expected finite numbers")
     return array

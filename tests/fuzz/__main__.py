@@ -19,7 +19,7 @@ def main() -> None:
     asked.add_argument("--trials", type=int, default=1000)
     asked.add_argument("--begin", type=int, default=0, help="leave out so many of them")
     asked.add_argument("--seed", type=int, default=0)
-    asked.add_argument("--family")
+    asked.add_argument("--family", help="one, or several with commas between")
     asked.add_argument("--only", type=int, help="the number of one trial, shown in full")
     asked.add_argument("--corpus", action="store_true", help="run what ever failed as well")
     asked.add_argument("--keep", action="store_true", help="add failures to the corpus")

@@ -63,7 +63,7 @@ class Harness:
         gc.freeze()
 
     def draw(self, trials, seed, family=None):
-        names = [family] if family else list(self.families)
+        names = family.split(",") if family else list(self.families)
         shares = np.array([self.families[name][1] for name in names], float)
         rng = np.random.default_rng(seed)
         for _ in range(trials):

@@ -19,7 +19,7 @@ import numpy as np
 from jaxtyping import Float
 
 from gce.errors import InputError, table
-from gce.files import read_toml
+from gce.files import border, read_toml
 
 Array = np.ndarray
 EXAMPLE = "observations = [[0, 4], [1, 5]]"
@@ -97,7 +97,8 @@ class Environment:
                 f"the environment is {type(env).__name__} with actions in {space}; give a Gymnasium environment with a "
                 "Box of actions, or a dm_control one"
             )
-        self.low, self.high = (np.broadcast_to(side, space.shape).astype(np.float64) for side in (low, high))
+        with border("the environment's space of actions", "a Box with bounds of its shape", "correct the environment"):
+            self.low, self.high = (np.broadcast_to(table("a bound", side, False), space.shape) for side in (low, high))
         if mapping.actions.max() >= self.low.size:
             raise InputError(
                 f"the mapping names action {mapping.actions.max()}, the environment has {self.low.size}, counted from 0"
@@ -141,7 +142,7 @@ class Environment:
             if missing:
                 raise InputError(f"the environment observes {', '.join(seen)}, not {missing[0]}; correct the keys")
             seen = np.concatenate([np.ravel(seen[key]) for key in self.mapping.keys or seen])
-        flat = np.asarray(seen, np.float64).reshape(-1)
+        flat = table("what the environment observes", seen, finite=None).reshape(-1)
         if self.mapping.observations.max() >= flat.size:
             raise InputError(
                 f"the mapping names observation {self.mapping.observations.max()}, the environment has {flat.size}, "
