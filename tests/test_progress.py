@@ -91,7 +91,8 @@ def test_what_ends_a_command_is_a_sentence(error, resumes, words, capsys):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupt_within_a_finaliser_is_not_lost(number, capsys):
+@pytest.mark.parametrize("fails", [False, True], ids=["went on", "failed for it"])
+def test_an_interrupt_within_a_finaliser_is_not_lost(number, fails, capsys):
     class Clearing:
         def __del__(self):
             os.kill(os.getpid(), number)
@@ -102,6 +103,8 @@ def test_an_interrupt_within_a_finaliser_is_not_lost(number, capsys):
         with pytest.raises(SystemExit) as end, in_words("gce", True):
             clearing = Clearing()
             del clearing
+            if fails:
+                raise RuntimeError("a callback did not do its part")
             for _ in range(500):
                 time.sleep(0.01)
     finally:

@@ -126,11 +126,11 @@ def in_words(name: str, resumes: bool) -> Iterator[None]:
 
     SIGTERM takes the way of Ctrl-C; warnings are told in a line each.
     """
-    with _sigterm_as_interrupt(), _no_interrupt_lost(), warnings.catch_warnings():
+    with _sigterm_as_interrupt(), warnings.catch_warnings():
         TOLD.clear()
         warnings.simplefilter("always", Doubt)
         warnings.showwarning = partial(_told, name)
-        with _ended_in_words(name, resumes):
+        with _ended_in_words(name, resumes), _no_interrupt_lost():
             yield
 
 
@@ -193,7 +193,10 @@ AGAIN = 0.02
 
 @contextmanager
 def _no_interrupt_lost() -> Iterator[None]:
-    """One that falls into a finaliser or a callback of a library, which Python would print and forget, comes again."""
+    """One that falls into a finaliser or a callback of a library, which Python would print and forget, comes again.
+
+    A library may fail for want of what its callback should have done; that is the interrupt as well.
+    """
     before, timers = sys.unraisablehook, list[threading.Timer]()
 
     def again(lost: Any) -> None:
@@ -210,6 +213,10 @@ def _no_interrupt_lost() -> Iterator[None]:
         sys.unraisablehook = again
     try:
         yield
+    except Exception:
+        if timers:
+            raise KeyboardInterrupt from None
+        raise
     finally:
         sys.unraisablehook = before
         for timer in timers:
