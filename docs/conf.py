@@ -17,6 +17,7 @@ myst_heading_anchors = 3
 html_theme = "furo"
 html_title = "gce"
 html_static_path: list[str] = []
+html_show_copyright = False
 exclude_patterns = ["_build", "**.ipynb_checkpoints", "results/notes.md", "results/models"]
 autodoc_inherit_docstrings = False
 autodoc_member_order = "bysource"
@@ -46,8 +47,10 @@ def as_written(app, what, name, obj, options, lines: list[str]) -> None:
         if formula:
             written.append(line)
             continue
-        text = line.strip().replace("*", r"\*").replace("|", r"\|")
-        text = re.sub(r"(?<!`)`([^`]+)`(?!`)", r"``\1``", text)
+        parts = re.split(r"(?<!`)`([^`]+)`(?!`)", line.strip())
+        parts[::2] = [part.replace("*", r"\*").replace("|", r"\|") for part in parts[::2]]
+        parts[1::2] = [f"``{part}``" for part in parts[1::2]]
+        text = "".join(parts)
         if found := item.match(text):
             written += ["", f"- ``{found[1]}``: {text[found.end() :]}"]
         elif text and written and written[-1].startswith(("- ", "  ")):
@@ -61,7 +64,11 @@ def readable(app, what, name, obj, options, signature, returned):
     """Names of arrays as they are written in the source."""
 
     def plain(text: str | None) -> str | None:
-        return text and re.sub(r"(TypeAliasForwardRef|ForwardRef)\('([^']*)'\)", r"\2", text).replace("~", "")
+        text = text and re.sub(r"(TypeAliasForwardRef|ForwardRef)\('([^']*)'\)", r"\2", text).replace("~", "")
+        text = text and re.sub(r"numpy\._typing\._array_like\._Buffer.*?\[complex \| bytes \| str\]", "ArrayLike", text)
+        return text and re.sub(
+            r"\b(jaxtyping|collections\.abc|numpy|pathlib|typing|torch)\.(?=[A-Z]|ndarray)", "", text
+        )
 
     return plain(signature), plain(returned)
 
@@ -71,14 +78,15 @@ def equation(self, node: nodes.Element, block: bool) -> None:
     tex = re.sub(r"\\[Bb]ig\s*([\[(])", r"\\left\1", node.astext())
     tex = re.sub(r"\\[Bb]ig\s*([\])])", r"\\right\1", tex).replace(r"\tfrac", r"\frac")
     found = tex2mathml(tex, as_block=block)
-    self.body.append(f'<div class="math">{found}</div>' if block else found)
+    self.body.append(f'<div class="math" style="overflow-x: auto">{found}</div>' if block else found)
     raise nodes.SkipNode
 
 
 def from_here(app, docname: str, source: list[str]) -> None:
-    """The folder of results stands beside these pages in the repository, and among them here."""
+    """The folder of results stands beside these pages in the repository, and among them here, by a symbolic link."""
     if docname.startswith("results/"):
         source[0] = source[0].replace("](../docs/", "](../")
+    source[0] = re.sub(r"\[([^]\n]*)\]\(results/(\w+)\.md\)", r"{doc}`\1 </results/\2>`", source[0])
 
 
 def setup(app) -> None:

@@ -141,7 +141,7 @@ def test_each_head_of_attention_has_weights_and_a_mean_field_of_its_own(heads):
     weights = gibbs_weights(potential, psi, topology)
     field = mean_field(weights, psi, topology)
     assert field.shape == (7, 2, 5 * heads)
-    scores = of_attention(potential, psi, topology, psi / 10)
+    scores = of_attention(potential, psi, topology, psi / 50)
     for h, (weight, score) in enumerate(zip(weights.reshape(len(weights), 2, -1).unbind(-1), scores, strict=True)):
         assert torch.allclose(weight, topology.softmax(score), atol=1e-5)
         assert torch.allclose(field[..., 5 * h : 5 * h + 5], mean_field(weight, psi, topology), atol=1e-6)
@@ -160,7 +160,7 @@ def test_attention_sees_the_attributes_of_nodes_in_their_units():
     assert make_potential("gaussian", 5, 2, num_attributes=2).value == 2
     potential.measure(torch.full((2,), 3.0), torch.full((2,), 5.0))
     beside = ((attributes - 3) / 5).unsqueeze(1).expand(-1, psi.shape[1], -1)
-    scores = torch.stack([*of_attention(potential, psi, topology, torch.cat([psi / 10, beside], -1))], -1)
+    scores = torch.stack([*of_attention(potential, psi, topology, torch.cat([psi / 50, beside], -1))], -1)
     assert torch.allclose(potential.on(topology)(psi), scores, atol=1e-5)
     average = replace(topology, node_attributes=torch.full((7, 2), 3.0))
     ends = psi[topology.receivers], psi[topology.senders]

@@ -28,7 +28,7 @@ NEAR, FAR = 2.0, 20.0
 """Bandwidths that heads of attention begin with: of the first, and of the others."""
 FASTER = 10.0
 """How much further than other weights a step of training moves queries and keys."""
-FEATURE_UNIT = 10.0
+FEATURE_UNIT = 50.0
 """What queries and keys divide features by."""
 
 

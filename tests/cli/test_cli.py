@@ -48,6 +48,21 @@ def test_version_and_wrong_commands(capsys):
 
 
 @pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("control rope --nois .1", "no option '--nois' (did you mean '--noise'?); see gce control --help"),
+        ("control rope --xyzzy", "no option '--xyzzy'; see gce control --help"),
+        ("--nois", "no option '--nois'; see gce --help"),
+    ],
+)
+def test_an_option_that_a_command_does_not_have_gets_a_sentence(arguments, words, capsys):
+    with pytest.raises(SystemExit) as end:
+        main(arguments.split())
+    said = capsys.readouterr().err
+    assert end.value.code == 2 and said == f"gce: there is {words}\n"
+
+
+@pytest.mark.parametrize(
     ("command", "sentence"),
     [
         (["control", "rpe"], "'rpe' (did you mean 'rope'?) is neither a world"),

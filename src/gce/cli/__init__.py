@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
-from contextlib import ExitStack, redirect_stderr
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, redirect_stderr
 from functools import reduce
+from io import StringIO
 from operator import getitem, or_
 from typing import Annotated, Any, get_args
 
@@ -64,13 +67,14 @@ def main(arguments: list[str] | None = None) -> None:
     if given and given[0].isidentifier() and given[0] not in COMMANDS:
         print(f"gce: there is no command {given[0]!r}{meant(given[0], COMMANDS)}; see gce --help", file=sys.stderr)
         raise SystemExit(2)
-    command: Any = tyro.cli(
-        with_plugins() if plugins else Command,
-        prog="gce",
-        description=DESCRIPTION,
-        args=given,
-        config=(tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes),
-    )
+    with options_in_a_sentence(given):
+        command: Any = tyro.cli(
+            with_plugins() if plugins else Command,
+            prog="gce",
+            description=DESCRIPTION,
+            args=given,
+            config=(tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes),
+        )
     asked = getattr(command, "command", command)
     rank = follower()
     name = "gce" if rank is None else f"gce, rank {rank}"
@@ -84,6 +88,25 @@ def main(arguments: list[str] | None = None) -> None:
             with writable(out, "give another place with --out"):
                 stack.enter_context(locked(out))
         command.run()
+
+
+@contextmanager
+def options_in_a_sentence(given: list[str]) -> Iterator[None]:
+    """Options that a command does not have are told in a sentence, where tyro draws a box of those of all commands."""
+    drawn = StringIO()
+    try:
+        with redirect_stderr(drawn):
+            yield
+    except SystemExit:
+        wrong = re.search(r"Unrecognized options: (-[^\s,]+)", drawn.getvalue())
+        if wrong is None:
+            print(drawn.getvalue(), end="", file=sys.stderr)
+            raise
+        words = given[: next((k for k, word in enumerate(given) if word.startswith("-")), len(given))]
+        near = re.findall(r"(--[\w-]+)(?:(?!--).)*?in gce " + words[0] + r"\b", drawn.getvalue(), re.S) if words else []
+        asked = " ".join(["gce", *words[:1], "--help"])
+        print(f"gce: there is no option {wrong[1]!r}{meant(wrong[1], near)}; see {asked}", file=sys.stderr)
+        raise SystemExit(2) from None
 
 
 def split_plugins(arguments: list[str]) -> tuple[list[str], list[str]]:

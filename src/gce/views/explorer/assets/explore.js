@@ -91,6 +91,8 @@ async function work(name, request, onItem = () => {}) {
   forgive();
   busy = true;
   buttons();
+  byId("words").textContent = "starting"; // kernels may have to be compiled first
+  byId("bar").removeAttribute("value");
   let look;
   try {
     clearTimeout(asking);
