@@ -128,10 +128,9 @@ def of_attention(potential, psi, topology, seen):
     query, key = seen[topology.receivers] @ potential.query.weight.T + potential.query.bias, seen[topology.senders]
     key = key @ potential.key.weight.T
     near = (received - sent).square().sum(-1)
-    sigmas = [2.0, 20.0, 20.0] if potential.heads > 1 else [20.0]
-    for h, sigma in zip(range(potential.heads), sigmas, strict=False):
+    for h in range(potential.heads):
         rows = slice(8 * h, 8 * h + 8)
-        yield 100 * (query[..., rows] * key[..., rows]).sum(-1) / 8**0.5 - near / (2 * sigma**2)
+        yield 100 * (query[..., rows] * key[..., rows]).sum(-1) / 8**0.5 - near / (2 * 20**2)
 
 
 @pytest.mark.parametrize("heads", [1, 3])
@@ -147,10 +146,13 @@ def test_each_head_of_attention_has_weights_and_a_mean_field_of_its_own(heads):
         assert torch.allclose(field[..., 5 * h : 5 * h + 5], mean_field(weight, psi, topology), atol=1e-6)
 
 
-def test_the_first_of_several_heads_begins_as_a_gaussian():
+def test_without_attributes_the_first_of_several_heads_begins_as_a_gaussian():
     topology, psi = Topology.of(graph()), features()
-    scores = make_potential("attention", 5, 2).on(topology)(psi)
+    potential = make_potential("attention", 5, 2)
+    potential.measure(torch.zeros(0), torch.ones(0))
+    scores = potential.on(topology)(psi)
     assert torch.allclose(scores[..., 0], make_potential("gaussian", 5, 2.0).on(topology)(psi), atol=1e-5)
+    assert not torch.allclose(scores[..., 1], scores[..., 0], atol=0.1)
 
 
 def test_attention_sees_the_attributes_of_nodes_in_their_units():

@@ -25,7 +25,7 @@ from gce.names import add, registered
 TINY = torch.finfo(torch.float32).tiny
 MOST_HEADS = 64
 NEAR, FAR = 2.0, 20.0
-"""Bandwidths that heads of attention begin with: of the first, and of the others."""
+"""Bandwidths that heads of attention begin with."""
 FASTER = 10.0
 """How much further than other weights a step of training moves queries and keys."""
 FEATURE_UNIT = 50.0
@@ -54,7 +54,7 @@ class Potential(nn.Module, ABC):
         return cls()
 
     def measure(self, mean: Tensor, std: Tensor) -> None:
-        """Take units of the attributes of nodes."""
+        """Take units of the attributes of nodes, before training; empty where there are none."""
         return
 
     @property
@@ -206,8 +206,8 @@ class Attention(Potential):
     """f_h = q_i^h . k_j^h / sqrt(d) - |psi_i - psi_j|^2 / (2 sigma_h^2) of several heads h.
 
     Queries q and keys k are learned maps of a node's attributes, in units of their spread, and of its features, which
-    count for less at first since they change with the state. Of several heads the first begins as a Gaussian, without
-    content; the others begin almost without the distance: where it decides, content has hardly a gradient.
+    count for less at first since they change with the state. Heads begin almost without the distance: where it decides,
+    content has hardly a gradient. Where nodes have no attributes, the first of several begins as a Gaussian instead.
 
     value: how many heads there are; width: d.
     """
@@ -224,9 +224,7 @@ class Attention(Potential):
         with torch.no_grad():
             for weights in (*self.query.parameters(), *self.key.parameters()):
                 weights.div_(FASTER)
-            near = width * (heads > 1)
-            self.key.weight[:near] = 0
-        self._log = nn.Parameter(torch.tensor([NEAR] * (heads > 1) + [FAR] * max(1, heads - 1)).log())
+        self._log = nn.Parameter(torch.full((heads,), FAR).log())
         self.register_buffer("mean", torch.zeros(num_features))
         self.register_buffer("unit", torch.full((num_features,), FEATURE_UNIT))
 
@@ -240,6 +238,9 @@ class Attention(Potential):
     def measure(self, mean: Tensor, std: Tensor) -> None:
         first = len(self.mean) - len(mean)
         self.mean[first:], self.unit[first:] = mean, std
+        if not len(mean) and self.heads > 1:
+            self._log[0] = math.log(NEAR)
+            self.key.weight[: len(self.key.weight) // self.heads] = 0
 
     def forward(self, receivers: Tensor, senders: Tensor) -> Tensor:
         """Without attributes: of nodes that are means of several."""
