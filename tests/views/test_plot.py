@@ -8,6 +8,7 @@ import gce
 from gce.errors import InputError
 from gce.model.files import load_model, shipped
 from gce.system.system import adapt
+from gce.views.style import colour_of
 from small import system_episodes, untrained
 
 matplotlib.use("Agg")
@@ -75,3 +76,9 @@ def test_what_cannot_be_drawn_is_said(adapted):
         gce.plot.trajectories(first, nodes=[7])
     with pytest.raises(InputError, match="no Gibbs weights"):
         gce.plot.weights(adapt(untrained(form="hom"), [first], measure=False), first.observations[0])
+
+
+def test_forms_of_one_method_have_colours_of_their_own():
+    names = [f"{method}, {form}" for method in ("structured", "published") for form in ("hom_mean", "hom", "dense")]
+    assert len({colour_of(name) for name in names}) == len(names)
+    assert colour_of("structured, hom_mean") == colour_of("structured")

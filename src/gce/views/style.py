@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 COLOURS = {
     "structured (the package's model)": "#0b3c6f", "structured (Laplace)": "#5b9bd5", "structured (MLP)": "#8fbce6",
-    "structured (vMF)": "#2e8b8b", "structured (Gaussian), cheaper plans": "#7a55c7", "structured": "#1f5fa8",
+    "structured (vMF)": "#2e8b8b", "structured (Gaussian), cheaper plans": "#7a55c7",
+    "structured, hom_mean": "#1f5fa8", "structured, hom": "#e07b00", "structured, dense": "#d1495b",
+    "structured": "#1f5fa8",
     "published, hom_mean": "#b8860b", "published, hom": "#d9a520", "published, dense": "#8b6508",
     "published (vMF)": "#d9a520", "published (Laplace)": "#8b6508", "published (MLP)": "#e8c872",
     "published": "#b8860b", "general": "#0a8f6a",
