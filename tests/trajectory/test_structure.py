@@ -222,3 +222,15 @@ def test_recordings_without_actions_have_a_structure():
     paths = [np.cumsum(rng.normal(size=(40, 3, 1)), axis=0) for _ in range(6)]
     found = find_structure(Dataset.from_arrays(paths, None, np.array([[0, 1], [1, 2]])))
     assert found.shift_invariant == (0,) and not found.late_action
+
+
+def test_what_slowly_comes_back_is_not_left_alone_by_shifts():
+    """One step hardly shows it (1% of its variance), twenty do."""
+    rng, paths = np.random.default_rng(0), []
+    for _ in range(20):
+        x, path = 5 * rng.normal(size=(3, 1)), []
+        for _ in range(100):
+            path.append(x)
+            x = 0.98 * x + rng.normal(size=(3, 1))
+        paths.append(np.stack(path))
+    assert find_structure(Dataset.from_arrays(paths, None, np.array([[0, 1], [1, 2]]))).shift_invariant == ()

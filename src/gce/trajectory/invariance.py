@@ -42,16 +42,19 @@ def unmoved(rows: Rows, found: Structure) -> tuple[int, ...]:
         | {v for _, v, _ in found.moves}
         | {w for *_, w, _ in found.turns}
     )
+    moved = {p for p, *_ in found.moves}
     unmoved, bent = [], rows.summed(_bent(rows, found))
     for c in (c for c in range(d) if c not in told and c not in found.constant):
         fewer = _usual(rows, [k for k in range(d) if k != c])
         more = rows.by_type(unit[:, [c]] ** np.array([1, 2, 3]))
 
-        def adds(base: Array, more: Array = more) -> bool:
+        def adds(base: Array, Y: Array, more: Array = more) -> bool:
             return better(left_out(np.concatenate([base, more], 1), Y, rows.part), left_out(base, Y, rows.part))
 
         # An absolute value may stand for a bend of the differences: stiff springs, constant lengths.
-        if not (adds(fewer) and adds(np.concatenate([fewer, bent], 1))):
+        told_now = adds(fewer, Y) and adds(np.concatenate([fewer, bent], 1), Y)
+        # What slowly comes back is not seen in one step; a position with a velocity comes back by this.
+        if not told_now and (c in moved or not adds(fewer, rows.later[:, [c]] - rows.now[:, [c]])):
             unmoved.append(c)
     return tuple(unmoved)
 

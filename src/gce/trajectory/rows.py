@@ -13,6 +13,7 @@ Array = np.ndarray
 
 EPISODES, ROWS = 60, 12_000
 """How many episodes are looked at, and how many rows of them."""
+LATER = 20
 GAIN = 0.03
 """The share of the error on episodes left out that what is added must take away to matter."""
 
@@ -21,13 +22,14 @@ GAIN = 0.03
 class Rows:
     """Rows of some episodes: a node at a step each, with what its neighbours are.
 
-    past: the step before now. near, past_near: differences to the neighbours, [edge rows, d], now and in the past.
+    past: the step before now; later: LATER steps after it, or the last. near, past_near: differences to the neighbours, [edge rows, d], now and in the past.
     row: the row that an edge row is of; kind: its relation.
     system, part: the system of a row, and which of two halves of the episodes it is of.
     """
 
     now: Float[Array, "R d"]
     after: Float[Array, "R d"]
+    later: Float[Array, "R d"]
     past: Float[Array, "R d"]
     action: Float[Array, "R a"]
     before: Float[Array, "R a"]
@@ -62,6 +64,7 @@ class Rows:
                 (
                     o[steps].reshape(-1, o.shape[2]),
                     o[steps + 1].reshape(-1, o.shape[2]),
+                    o[np.minimum(steps + LATER, e.length)].reshape(-1, o.shape[2]),
                     o[was].reshape(-1, o.shape[2]),
                     a[steps].reshape(len(steps) * n, a.shape[2]),
                     a[was].reshape(len(steps) * n, a.shape[2]),
