@@ -22,7 +22,8 @@ GAIN = 0.03
 class Rows:
     """Rows of some episodes: a node at a step each, with what its neighbours are.
 
-    past: the step before now; later: LATER steps after it, or the last. near, past_near: differences to the neighbours, [edge rows, d], now and in the past.
+    past: the step before now; later: LATER steps after it, or the last.
+    near, past_near: differences to the neighbours, [edge rows, d], now and in the past.
     row: the row that an edge row is of; kind: its relation.
     system, part: the system of a row, and which of two halves of the episodes it is of.
     """
