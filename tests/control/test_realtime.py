@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gce.control.realtime import advance, condense, later, prepared
-from gce.control.settle import Task
+from gce.control.realtime import ANEW, advance, condense, later, prepared
+from gce.control.settle import Task, dense_path
 from gce.control.solver import Suitable
 from gce.control.tracking import ControlLimits, DensePath, Status
 from plans import Linear, random_path, random_problem
@@ -73,3 +73,53 @@ def test_what_remains_of_a_task():
     assert rest.horizon == 4 and len(rest.v) == len(rest.w) == len(rest.limits.low) == 4
     assert np.array_equal(rest.W, task.W[2:]) and np.array_equal(rest.limits.before, np.full(2, 0.3))
     assert isinstance(random_path(0), DensePath)
+
+
+class Curved:
+    """x' = sin(x) + u, one number a step; counts what was linearised."""
+
+    def __init__(self):
+        self.linearised = []
+
+    def rollout(self, x0, u):
+        found, x = np.empty((*u.shape[:-1], 1)), np.broadcast_to(x0, (*u.shape[:-2], 1))
+        for t in range(u.shape[-2]):
+            found[..., t, :] = x = np.sin(x) + u[..., t, :]
+        return found
+
+    def path(self, x0, x, u):
+        self.linearised.append(len(u))
+        earlier = np.concatenate([x0[None], x[:-1]])
+        return dense_path(np.cos(earlier)[..., None], np.ones((len(u), 1, 1)), x0, x, u)
+
+    def outputs(self, x):
+        return x
+
+    def output_slopes(self, x):
+        return np.eye(1)[None]
+
+
+def test_only_what_moved_furthest_is_linearised_anew():
+    M, dynamics = 8, Curved()
+    limits = ControlLimits(np.full((M, 1), -2.0), np.full((M, 1), 2.0))
+    task = Task(np.full((M, 1), 0.7), np.ones((M, 1)), np.full((M, 1), 0.3), limits)
+    x0, u = np.zeros(1), np.zeros((M, 1))
+    now = prepared(dynamics, task, x0, dynamics.rollout(x0, u), u)
+    moved = u.copy()
+    moved[5] = 0.4  # steps 6 and 7 begin elsewhere
+    x = dynamics.rollout(x0, moved)
+    then = prepared(dynamics, task, x0, x, moved, before=now)
+    assert dynamics.linearised == [M, int(ANEW * M)]
+    path, whole = then.problem.path, Curved().path(x0, x, moved)
+    np.testing.assert_allclose(path.forward(moved), x)
+    stale = np.abs(path.A - whole.A).reshape(M)
+    assert (stale > 1e-12).sum() == 1 and stale[7] > 0  # what moved: controls at 5, states at 6 and 7
+    for _ in range(12):  # where the plan does not move any more, nothing is stale
+        u, _ = then.feedback(x0, Suitable())
+        x = dynamics.rollout(x0, u)
+        then = prepared(dynamics, task, x0, x, u, before=then)
+    expected = prepared(Curved(), task, x0, x, u).feedback(x0, Suitable())[0]
+    np.testing.assert_allclose(u, expected, atol=1e-6)
+    assert np.abs(u).max() > 0.1
+    rest = prepared(dynamics, later(task, 1, u[0]), x[0], x[1:], u[1:], before=then, passed=1)
+    np.testing.assert_allclose(rest.problem.path.forward(u[1:]), x[1:])

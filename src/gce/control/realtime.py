@@ -5,8 +5,10 @@ from where the state is expected, and the quadratic problem without its states,
 
     minimise  u'Hu / 2 + (g + G (x_0 - expected))'u   subject to the limits
 
-What is left after the measurement is one small program. `advance` follows the plan that came out of it by the model
-itself: where a whole step made the plan dearer, less of it is kept and the next is trusted less, as in `settle`.
+What is left after the measurement is one small program. Derivatives of steps that hardly moved since they were taken
+are kept: the share of the plan that moved furthest is linearised anew. What is stale vanishes where the plan does not
+move any more (inexact Jacobians). `advance` follows the plan that came out by the model itself: where a whole step made
+the plan dearer, less of it is kept and the next is trusted less, as in `settle`.
 """
 
 from __future__ import annotations
@@ -18,18 +20,21 @@ import numpy as np
 from jaxtyping import Float
 from scipy.linalg import LinAlgError
 
-from gce.control.settle import SHARES, Dynamics, Task
+from gce.control.settle import SHARES, Dynamics, Task, dense_path
 from gce.control.solver import LARGE, Solver, box_qp
-from gce.control.tracking import ControlLimits, DensePath, Status, Tracking, columns, rows
+from gce.control.tracking import ControlLimits, ControlPath, DensePath, Status, Tracking, columns, rows
 
 Array = np.ndarray
+ANEW = 0.25
+"""The share of a plan's steps that is linearised anew in a turn."""
 
 
 @dataclass(frozen=True)
 class Prepared:
     """A quadratic problem that waits for x_0; condensed: (H, g, G) where that pays.
 
-    expected: where x_0 should be; u: the plan to go on from. damping, least: of `settle`.
+    expected: where x_0 should be; u: the plan to go on from. damping, least: of `settle`. at: states and controls
+    [M, s + n] at which each step was linearised.
     """
 
     problem: Tracking
@@ -38,6 +43,7 @@ class Prepared:
     condensed: tuple[Array, Array, Array] | None
     damping: float
     least: float
+    at: Float[Array, "M s_plus_n"]
 
     def feedback(self, x0: Float[Array, " s"], solver: Solver) -> tuple[Float[Array, "M n"], Status]:
         """(the controls from a state on, status)."""
@@ -64,12 +70,51 @@ def prepared(
     damping: float = 0.0,
     least: float = 0.0,
     condensing: bool = True,
+    before: Prepared | None = None,
+    passed: int = 0,
 ) -> Prepared:
-    """The problem along a path from where the state is expected. condensing: whether a solver of one's own is not."""
-    problem = task.along(dynamics, x0, x, u).damped(u, damping)
+    """The problem along a path from where the state is expected. condensing: whether a solver of one's own is not.
+
+    before: a turn whose derivatives may serve, its first steps (`passed`) left out.
+    """
+    along = _Kept(dynamics, before, passed, np.concatenate([np.concatenate([x0[None], x[:-1]]), u], axis=1))
+    problem = task.along(along, x0, x, u).damped(u, damping)
     boxed = problem.soft is None and problem.limits.rate is None and isinstance(problem.path, DensePath)
     found = condense(problem) if condensing and boxed and u.size <= LARGE else None
-    return Prepared(problem, x0, u, found, damping, least)
+    return Prepared(problem, x0, u, found, damping, least, along.at)
+
+
+@dataclass
+class _Kept:
+    """Dynamics whose derivatives are those of a turn before, where the path has not moved far; at: where it is."""
+
+    known: Dynamics
+    before: Prepared | None
+    passed: int
+    at: Float[Array, "M s_plus_n"]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.known, name)
+
+    def path(self, x0: Float[Array, " s"], x: Float[Array, "M s"], u: Float[Array, "M n"]) -> ControlPath:
+        """Steps that moved furthest are linearised anew, and those that are new."""
+        old = None if self.before is None else self.before.problem.path
+        if self.before is None or not isinstance(old, DensePath):
+            return self.known.path(x0, x, u)
+        M, at = len(u), self.before.at[self.passed :][: len(u)]
+        moved = np.full(M, np.inf)
+        moved[: len(at)] = np.linalg.norm(self.at[: len(at)] - at, axis=1)
+        anew = np.sort(np.argsort(-moved, kind="stable")[: max(M - len(at), int(np.ceil(ANEW * M)))])
+        anew = anew[moved[anew] > 0]
+        A, B = (np.concatenate([m[self.passed :], m[: M - len(at)]]) for m in (old.A, old.B))
+        here = np.ones(M, bool)
+        here[anew] = False
+        self.at[here] = at[here[: len(at)]]
+        if len(anew):
+            states = self.at[anew, : len(x0)]
+            found: Any = self.known.path(states[0], np.concatenate([states[1:], states[:1]]), u[anew])
+            A[anew], B[anew] = found.A, found.B
+        return dense_path(A, B, x0, x, u)
 
 
 def condense(problem: Tracking) -> tuple[Float[Array, "k k"], Float[Array, " k"], Float[Array, "k s"]]:

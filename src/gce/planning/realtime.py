@@ -144,7 +144,8 @@ class Turn(Shown):
             if np.isfinite(x).all():
                 after = frame.at(frame.dynamics(step, False), expected)
                 own = not isinstance(frame.solver, Suitable)
-                now = prepared(after, task, expected, x, u, damping, least, not own)
+                kept = self.now if not controller.frozen and p.exogenous is None else None
+                now = prepared(after, task, expected, x, u, damping, least, not own, kept, 1)
         taken = time.process_time() - clock, time.monotonic() - begun
         return Ready(self, step, action, u, expected, now, late, *taken)
 
