@@ -27,6 +27,18 @@ class Additive:
     def __sub__(self: Statistics, other: Statistics) -> Statistics:
         return self._combined(other, sub)
 
+    def faded(self: Statistics, share: float) -> Statistics:
+        """Of all that it was made of, so much less."""
+        if share == 1:
+            return self
+        values = {}
+        for part in dataclasses.fields(self):  # type: ignore[arg-type]
+            mine = getattr(self, part.name)
+            if mine is not None and "shared" not in part.metadata:
+                mine = mine.faded(share) if isinstance(mine, Additive) else share * mine
+            values[part.name] = mine
+        return type(self)(**values)
+
     def _combined(self: Statistics, other: Statistics, operation: Callable[[Any, Any], Any]) -> Statistics:
         values = {}
         for part in dataclasses.fields(self):  # type: ignore[arg-type]

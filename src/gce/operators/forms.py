@@ -319,7 +319,7 @@ class Operator:
     residual: Float[Tensor, "*sets r r"]
     system: Float[Tensor, "sets *nodes D D"]
     ridge: float
-    rows: int
+    rows: float
     channels: Float[Tensor, " k"] | None = None
     constants: Float[Tensor, "nodes m"] | None = None
     pairs: Pairs | None = None

@@ -39,7 +39,7 @@ class Strengths:
 class HierarchySums(Additive):
     """Of rows h and y of all nodes together, and of z of each node; double precision."""
 
-    rows: int
+    rows: float
     HH: Float[Tensor, "D D"]
     HY: Float[Tensor, "D m"]
     YY: Float[Tensor, "m m"]

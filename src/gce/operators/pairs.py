@@ -66,7 +66,7 @@ class PairSums(Additive):
         A = inputs.transpose(0, 1).flatten(1)[:, columns]
         return cls(A.T @ A, A.T @ X, A.T @ Y, columns, a, None if near is None else near[:, columns // a])
 
-    def solved(self, rows: int, ridge: float, joint: bool) -> Solved:
+    def solved(self, rows: float, ridge: float, joint: bool) -> Solved:
         """S^-1 A'X / r and S^-1 A'Y / r of each node; rows: of all nodes.
 
         joint: together with the history; otherwise each sender alone, on the mean over the rows of one node.
@@ -94,7 +94,7 @@ class Solved:
 
     both: Float[Tensor, "nodes K D_plus_m"]
     found: Float[Tensor, "nodes K D_plus_m"]
-    rows: int
+    rows: float
     width: int
     columns: Int[Tensor, " K"]
     joint: bool

@@ -44,7 +44,7 @@ class Moments(Additive):
     gram: Float[Tensor, "*sets D D"]
     cross: Float[Tensor, "*sets D m"]
     square: Float[Tensor, "*sets m m"]
-    rows: int
+    rows: float
 
     @classmethod
     def of(cls, X: Float[Tensor, "*sets rows D"], Y: Float[Tensor, "*sets rows m"]) -> Moments:
@@ -351,7 +351,7 @@ class Regression:
 
 
 def _with_channels(
-    residual: Float[Tensor, "*nodes m m"], fields: FieldSums, channels: Float[Tensor, " k"], rows: int
+    residual: Float[Tensor, "*nodes m m"], fields: FieldSums, channels: Float[Tensor, " k"], rows: float
 ) -> Float[Tensor, "r r"]:
     """The residual with the free coordinates in the place of pushes.
 

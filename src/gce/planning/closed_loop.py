@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float
@@ -24,11 +24,9 @@ from gce.envs.base import GraphEnv
 from gce.envs.base import Protocol as WorldProtocol
 from gce.errors import InputError, table, warn, whole
 from gce.names import Shown
+from gce.planning.acting import LEARN, Plans
 from gce.planning.controller import Controller, Plan, Planner
 from gce.trajectory import Episode
-
-if TYPE_CHECKING:
-    from gce.planning.realtime import Turn
 
 Array = np.ndarray
 SATURATED = 1e-6
@@ -61,7 +59,7 @@ class Ran(Shown):
     known: what plans started from, estimated where there was a filter. statuses: how plans and turns ended, counted.
     plan_seconds: CPU time, an entry a plan, or a step in real time; feedback_seconds: of it after the measurement.
     missed: steps with no measurement. saturated: steps at which an actuator did not do as it was told. ended: why it
-    ended early, a sentence, or None. plans: all of them, or in real time the first.
+    ended early, a sentence, or None. plans: all of them, or in real time the first. system: as it was in the end.
     """
 
     graph: Any
@@ -78,6 +76,7 @@ class Ran(Shown):
     ended: str | None = None
     plans: list[Plan] = field(default_factory=list)
     planned_at: list[int] = field(default_factory=list)
+    system: Any = None
 
     def facts(self) -> dict[str, Any]:
         counts = ", ".join(f"{status} {count}" for status, count in self.statuses.items())
@@ -116,13 +115,15 @@ def run(
     observer: Callable[[Array], Observer] | None = None,
     progress: Callable[[int], None] = lambda steps: None,
     patience: int = 10,
+    forget: float | None = None,
 ) -> Ran:
     """Control a simulator or robot from an observation on, and answer with what happened.
 
     steps: by default the problem's horizon; where more, the horizon moves along and comes nearer only at the end.
     feedback: plan again after so many; in real time (`Controller(mode="realtime")`) after each. observer: of the first
     observation, such as a `Filter`; plans then start from what it estimates. A measurement that is missing (NaN) is
-    said, and the last plan goes on; after `patience` of them in a row the run ends.
+    said, and the last plan goes on; after `patience` of them in a row the run ends. forget: a number up to 1, by which
+    the system is adapted to what happens while it does (`System.update`), every few steps; None for not at all.
     """
     feedback, horizon = whole("feedback", feedback, 1), controller.problem.horizon
     total = horizon if steps is None else whole("steps", steps, 1)
@@ -145,6 +146,9 @@ def run(
 
         kind = Turns
     plans = kind(controller, ran, total, feedback)
+    ran.system = getattr(controller, "system", None)
+    if forget is not None and not isinstance(controller, Controller):
+        raise InputError("only a Controller of an adapted system learns while it acts; leave forget out")
     for t in range(total):
         asked = plans.action(t)
         try:
@@ -182,53 +186,14 @@ def run(
             ran.known.append(watching.estimate)
         else:
             ran.known.append(plans.expected(t) if missing else seen)
+        if forget is not None and (t + 1) % LEARN == 0:
+            plans.learn(t, forget)
         progress(1)
         if len(ran.missed) >= patience and ran.missed[-patience] == t + 2 - patience:
             ran.ended = f"{patience} measurements in a row were missing up to step {t}; nothing was done after it"
             warn(ran.ended)
             break
     return ran
-
-
-class Plans:
-    """A settled plan every so many steps."""
-
-    plan: Plan
-
-    def __init__(self, controller: Planner, ran: Ran, total: int, feedback: int) -> None:
-        self.controller, self.ran, self.feedback = controller, ran, feedback
-        self.moves = max(0, total - controller.problem.horizon)  # so often the horizon moves along
-        self.at = 0
-
-    def action(self, t: int) -> Array:
-        ran, at = self.ran, self.at
-        due = t - at >= self.feedback and t not in ran.missed
-        if t == 0 or due or t - at >= len(self.plan.actions):
-            before = (ran.known[-2], ran.actions[-1]) if t else None
-            passed, start = max(0, t - self.moves), None
-            if t:
-                left = self.controller.problem.horizon - passed
-                start = self.plan.actions[np.minimum(np.arange(t - at, t - at + left), len(self.plan.actions) - 1)]
-            self.plan = self.controller.plan(ran.known[-1], step=passed, opening=t == 0, before=before, start=start)
-            self.at = t
-            self.keep(self.plan, self.plan.seconds, self.plan.iterations)
-            if not (self.moves and ran.plans):  # a run may be long
-                ran.plans.append(self.plan)
-                ran.planned_at.append(t)
-        return self.plan.actions[t - self.at]
-
-    def keep(self, plan: Plan | Turn, feedback: float, iterations: int) -> None:
-        self.ran.statuses[plan.status] += 1
-        self.ran.plan_seconds.append(plan.seconds)
-        self.ran.feedback_seconds.append(feedback)
-        self.ran.iterations.append(iterations)
-
-    def prepare(self, t: int, action: Array) -> None:
-        """What can be done before the measurement."""
-
-    def expected(self, t: int) -> Array:
-        """The next observation, as the plan has it."""
-        return self.plan.observations[t + 1 - self.at]
 
 
 def _measured(answer: Any, shape: tuple[int, ...], acts: tuple[int, ...], where: str) -> tuple[Array, Array | None]:

@@ -26,7 +26,7 @@ from gce.control.tracking import DEADLINE, Status
 from gce.dynamics.compiled import say_missing
 from gce.errors import InputError, table
 from gce.names import Shown
-from gce.planning.closed_loop import Plans
+from gce.planning.acting import Plans
 from gce.planning.controller import SystemDynamics, dynamics_of, efforts, exogenous_after, task_of
 
 if TYPE_CHECKING:
@@ -206,6 +206,7 @@ class Turns(Plans):
 
     controller: Controller
     ready: Ready | None = None
+    other: Frame | None = None
 
     def action(self, t: int) -> Array:
         ran = self.ran
@@ -219,6 +220,8 @@ class Turns(Plans):
             return self.turn.action
         assert self.ready is not None
         self.turn = self.ready.feedback(ran.known[-1])
+        if self.other is not None:  # whose derivatives are others
+            self.turn, self.other = replace(self.turn, frame=self.other, now=None), None
         if t in ran.missed:
             self.turn = replace(self.turn, status=Status.SHIFTED)
         self.keep(self.turn, self.turn.feedback_seconds, 1)
@@ -229,6 +232,10 @@ class Turns(Plans):
         known = ready is not None and ready.turn is self.turn and np.array_equal(ready.applied, action)
         if not known and self.turn.step + (t < self.moves) < self.controller.problem.horizon - (t >= self.moves):
             self.ready = self.turn.prepare(t < self.moves, action)
+
+    def use(self, controller: Controller) -> None:
+        super().use(controller)
+        self.other = Frame.of(controller)
 
     def expected(self, t: int) -> Array:
         assert self.ready is not None

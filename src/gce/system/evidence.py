@@ -25,6 +25,7 @@ from jaxtyping import Float
 from scipy.linalg import solveh_banded
 from torch import Tensor, nn
 
+from gce.errors import InputError, real
 from gce.graphs.graph import Graph
 from gce.graphs.topology import Topology
 from gce.model.model import Model
@@ -141,7 +142,7 @@ class Evidence(Additive):
     @classmethod
     def restored(cls, tensors: dict[str, Tensor], text: dict[str, Any], starts: Starts) -> Evidence:
         """From what `kept` gave."""
-        moments = Moments(tensors["gram"], tensors["cross"], tensors["square"], int(text["rows"]))
+        moments = Moments(tensors["gram"], tensors["cross"], tensors["square"], rows_of(text))
         fields = nodes = pairs = coloured = None
         if "fields_gram" in tensors:
             fields = FieldSums(*(tensors[f"fields_{name}"] for name in ("gram", "cross", "square", "mixed")))
@@ -153,6 +154,10 @@ class Evidence(Additive):
         if "noise_size" in tensors:
             coloured = ColouredNoise(float(text["noise_correlation"]), tensors["noise_size"])
         return cls(Sums(moments, fields, nodes, pairs), starts, coloured)
+
+    def faded(self, share: float) -> Evidence:
+        """With what was told of the dynamics counting so much less; episodes begin as they did."""
+        return Evidence(self.sums.faded(share), self.starts, self.coloured)
 
     def operator(self, model: Model, topology: Topology, ridge: float | None) -> Operator:
         """What follows from it."""
@@ -197,19 +202,27 @@ def total(seen: Sequence[Seen]) -> Evidence:
     return reduce(add, (s.evidence for s in seen))
 
 
-def see(model: Model, episodes: Sequence[Episode], graph: Graph, coloured: ColouredNoise | None = None) -> list[Seen]:
-    """What each episode tells; noise is taken out first where that is possible, and made white where it is coloured."""
+def see(
+    model: Model, episodes: Sequence[Episode], graph: Graph, coloured: ColouredNoise | None = None, opening: bool = True
+) -> list[Seen]:
+    """What each episode tells; noise is taken out first where that is possible, and made white where it is coloured.
+
+    opening: otherwise they are cut out of the middle, and their first steps only say what came before.
+    """
     topology, c = Topology.of(graph, model.device), model.config
     check_one_system(c, episodes, graph)
     lengths = [episode.length for episode in episodes]
     raw = [normalised(model, episode.observations) for episode in episodes]
-    clean = [smooth(o, c.kinematics, model.ratios, c.rest_start) if c.kinematics else o for o in raw]
+    at_rest = opening and c.rest_start
+    clean = [smooth(o, c.kinematics, model.ratios, at_rest) if c.kinematics else o for o in raw]
     acted = np.concatenate([episode.actions for episode in episodes])
     known = [episode.exogenous for episode in episodes if episode.exogenous is not None]
     exogenous = np.concatenate(known) if len(known) == len(episodes) else None
     inputs = model.inputs(acted, exogenous, graph.num_nodes).split(lengths)
     tensors = model.tensor(np.concatenate(clean)).split([length + 1 for length in lengths])
-    return [_seen(model, *parts, topology, coloured) for parts in zip(raw, clean, tensors, inputs, strict=True)]
+    return [
+        _seen(model, *parts, topology, coloured, opening) for parts in zip(raw, clean, tensors, inputs, strict=True)
+    ]
 
 
 def _seen(
@@ -220,18 +233,23 @@ def _seen(
     inputs: Float[Tensor, "steps nodes a"],
     topology: Topology,
     coloured: ColouredNoise | None,
+    opening: bool,
 ) -> Seen:
     """What one episode tells, from its observations as they were, and with the noise taken out."""
     with torch.no_grad():
         x, X, Y = _rows(model, observations, inputs, topology)
         if coloured is not None:
             X, Y, x = coloured.whitened(X), coloured.whitened(Y), x[1:]
+        if not opening:
+            X, Y, x = X[1:], Y[1:], x[1:]
         half = (len(X) + 1) // 2
         (early,), (late,) = (
             model.sums(X[rows], Y[rows], x[:-1][rows], topology) for rows in (slice(half), slice(half, None))
         )
     noise = noise_variance(raw, model.config.kinematics, model.ratios)
     starts = Starts(1, raw[0], np.square(raw[0]), clean[0], noise)
+    if not opening:
+        starts = starts - starts
     return Seen((early, late), starts, raw[0], clean, inputs, coloured)
 
 
@@ -300,3 +318,18 @@ def opening_mask(model: Model, steps: int, nodes: int, opening: bool = True) -> 
     fresh = torch.zeros(steps, nodes, 1, dtype=model.dtype, device=model.device)
     fresh[0] = float(opening)
     return fresh
+
+
+def rows_of(text: dict[str, Any]) -> float:
+    """How many rows sums are of, whole unless some were forgotten."""
+    rows = float(text["rows"])
+    return int(rows) if rows.is_integer() else rows
+
+
+def faded_by(forget: float, episode: Episode, opening: bool) -> float:
+    """What is left of what was known before an episode, checked."""
+    if not 0 < real("forget", forget) <= 1:
+        raise InputError(f"forget is {forget}, expected a number above 0 and up to 1, such as 0.99")
+    if not opening and episode.length < 2:
+        raise InputError("an episode from the middle of a run has 1 step, which only says what came before; give 2")
+    return float(forget ** (episode.length - (not opening)))

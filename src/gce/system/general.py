@@ -20,7 +20,7 @@ from gce.model.hierarchy import Hierarchy, learner
 from gce.model.model import Model
 from gce.operators import Operator
 from gce.operators.hierarchy import HierarchySums, Strengths
-from gce.system.evidence import Evidence, Starts
+from gce.system.evidence import Evidence, Starts, faded_by, rows_of
 from gce.system.left_out import Fit, recorded, starts_of
 from gce.system.system import Path, System
 from gce.system.uncertainty import Range, Spread, jacobian, of_fit
@@ -84,12 +84,20 @@ class GeneralSystem(System):
         operator = Operator(model.form, M, sums.residual(M, W), inverted[None], 0.0, sums.rows)
         return cls(model, graph, told, operator, spread, strengths=strengths, dense=W)
 
-    def update(self, episode: Episode) -> GeneralSystem:
+    def update(self, episode: Episode, forget: float = 1.0, opening: bool = True) -> GeneralSystem:
         """Adapted to one more episode, with the strengths and the latent numbers found before."""
+        share = faded_by(forget, episode, opening)
         fit = Fit(self.model, self.graph, [recorded(self.model, episode, [episode], self.graph)])
-        spread = self.spread + fit.errors([(0, 0, episode.length)], self.hierarchy)
-        sums = fit.sums(self.model.tensor(np.asarray(self.strengths.latent)), [(0, 0, episode.length)])
-        told = self.evidence + Told(sums, starts_of(self.model, episode))
+        spread, starts = self.spread, starts_of(self.model, episode)
+        if opening:
+            spread = spread + fit.errors([(0, 0, episode.length)], self.hierarchy)
+        else:
+            starts = starts - starts
+        first = int(not opening)
+        latent = self.model.tensor(np.asarray(self.strengths.latent))
+        sums = fit.sums(latent, [(0, first, episode.length - first)])
+        known = Told(self.evidence.sums.faded(share), self.evidence.starts)
+        told = known + Told(sums, starts)
         reach = Range.of(fit.paths) if self.reach is None else self.reach | Range.of(fit.paths)
         return replace(GeneralSystem.of(self.model, self.graph, told, spread, self.strengths), reach=reach)
 
@@ -114,7 +122,7 @@ class GeneralSystem(System):
         spread: Spread,
     ) -> GeneralSystem:
         names = ("HH", "HY", "YY", "ZZ", "ZY", "ZH", "latent")
-        sums = HierarchySums(int(text["rows"]), *(tensors[name] for name in names))
+        sums = HierarchySums(rows_of(text), *(tensors[name] for name in names))
         if sums.latent.shape != (learner(model).config.latent,):
             raise ValueError(f"latent has shape {tuple(sums.latent.shape)}, the model's {learner(model).config.latent}")
         given = text["strengths"]

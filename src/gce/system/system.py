@@ -27,6 +27,7 @@ from gce.system.evidence import (
     Seen,
     Starts,
     coloured_noise_of,
+    faded_by,
     normalised,
     opening_mask,
     opening_paths,
@@ -191,17 +192,21 @@ class System(Shown):
         c = after - torch.einsum("tij,tj->ti", A, states.flatten(1)) - torch.einsum("tij,tj->ti", B, actions.flatten(1))
         return A, B, c
 
-    def update(self, episode: Episode) -> System:
+    def update(self, episode: Episode, forget: float = 1.0, opening: bool = True) -> System:
         """Adapted to one more episode: the operator is that of adapting to all at once.
 
-        The spread gains the errors of predicting the episode before it was known. They come from fewer episodes than
-        `adapt` would have left, so the spread depends on the order of updates and is a little wider.
+        The spread gains the errors of predicting the episode before it was known: fewer episodes than `adapt` would
+        have left, so it depends on the order of updates. forget: below 1, what was known counts so much less a step.
+        opening: otherwise the episode is cut out of a run, its first step only says what came before.
         """
-        (seen,) = see(self.model, [episode], self.graph, self.evidence.coloured)
-        spread = self.spread + errors(self.model, self.graph, [seen], [self.evidence], self.ridge)
-        later = fitted(self.model, self.graph, self.evidence + seen.evidence, spread, self.ridge)
+        share = faded_by(forget, episode, opening)
+        (seen,) = see(self.model, [episode], self.graph, self.evidence.coloured, opening)
+        known, spread = self.evidence.faded(share), self.spread
+        if opening:
+            spread += errors(self.model, self.graph, [seen], [self.evidence], self.ridge)
+        later = fitted(self.model, self.graph, known + seen.evidence, spread, self.ridge)
         reach = doubts.Range.of([seen.path]) if self.reach is None else self.reach | doubts.Range.of([seen.path])
-        return replace(later, seen=(*self.seen, seen), reach=reach)
+        return replace(later, seen=(*self.seen, seen) if opening and share == 1 else (), reach=reach)
 
     def kept(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """(tensors, JSON values) that the system follows from, beside its model, graph, starts and spread."""
