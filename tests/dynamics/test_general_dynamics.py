@@ -7,7 +7,8 @@ import torch
 import gce
 from gce.dynamics.general import GeneralDynamics
 from gce.errors import InputError
-from gce.planning.controller import dynamics_of, filter_dynamics
+from gce.planning.controller import dynamics_of
+from gce.planning.observer import filter_dynamics
 from gce.training.preparation import config_for, prepare
 from general import TINY_GENERAL, pendulums, trained
 

@@ -62,6 +62,12 @@ def test_a_plan_that_left_out_errors_contradict_is_told(rope):
     poor = replace(system, spread=replace(system.spread, squares=system.spread.squares + 1e4))
     (sentence,) = told(lambda: replace(controller, system=poor).plan(episode.observations[0], opening=True))
     assert "the plan may do no better than nothing" in sentence
+    both = (controller, replace(controller, system=poor))
+    plan, worse = (one.plan(episode.observations[0], opening=True) for one in both)
+    assert plan.status == worse.status  # how the problem ended is one thing, what the plan is worth another
+    assert plan.outlook.worth and not worse.outlook.worth
+    assert plan.outlook.low <= plan.outlook.error <= plan.outlook.high < worse.outlook.high
+    assert worse.outlook.nothing == pytest.approx(plan.outlook.nothing)
 
 
 def test_a_fit_that_is_no_better_than_nothing_is_told_and_kept(tmp_path):

@@ -116,6 +116,8 @@ class Control(Reads):
     """Which of the models that come with the package: the paper's method, or ours, the default."""
     out: Place = None
     """A folder for the episode (.h5), its figures (.json) and its animation (.gif)."""
+    export: Place = None
+    """Own data, an adapted system: write the plan with its feedback as a C99 file, to act without Python."""
     json: bool = False
     """Print JSON on standard output."""
 
@@ -133,6 +135,10 @@ class Control(Reads):
             )
         if self.env is None and (self.mapping is not None or self.steps is not None):
             raise InputError("--mapping and --steps are of an environment; name it with --env module:factory")
+        if self.env is not None and self.export is not None:
+            raise InputError("--export writes a plan that is not acted on; leave --env out")
+        if self.export is not None and self.export.suffix != ".c":
+            raise InputError(f"--export is {self.export}; plans are written as C, give a file that ends in .c")
         if self.case is not None and self.what not in WORLDS:
             raise InputError(f"--case is of the grid world; {self.what} says by itself which grid it is of")
         if self.what in WORLDS:
@@ -228,7 +234,7 @@ class Control(Reads):
 
     def _check_own(self, world: str) -> None:
         """What a simulator says by itself cannot be said otherwise."""
-        for name in ("limits", "actuated", "bounds", "start", "exogenous", "env"):
+        for name in ("limits", "actuated", "bounds", "start", "exogenous", "env", "export"):
             if getattr(self, name):
                 raise InputError(
                     f"--{name} is for systems of your own; {world} has that of its simulator: leave it out"

@@ -103,6 +103,7 @@ def plan_own(own: Own, asked: Control) -> dict[str, Any]:
     from gce.cli.acting import act, environment
     from gce.control.problem import Problem
     from gce.planning.controller import Controller, in_space_of
+    from gce.planning.export import write_c
     from gce.views.report.details import details_of_plan
 
     model, labels = own.system.model, own.labels
@@ -161,6 +162,10 @@ def plan_own(own: Own, asked: Control) -> dict[str, Any]:
         "version": __version__,
         "warnings": list(TOLD),
     }
+    if plan.outlook is not None:
+        answer["expected_error"] = {**vars(plan.outlook), "worth": plan.outlook.worth}
+    if asked.export is not None:
+        write_c(planner, plan, asked.export)
     if asked.out is not None:
         about = {
             "observation_names": list(labels.observations),

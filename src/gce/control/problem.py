@@ -36,6 +36,7 @@ class Problem(Shown):
     tracked: which nodes [nodes], or coordinates of nodes [nodes, d], have a goal; all by default.
     rate: how much an action may change from one step to the next [nodes, a].
     soft_low, soft_high: limits of observations [nodes, d] that cost soft_cost times the squared distance beyond.
+    hard: whether these must be kept instead; a plan that cannot is `infeasible`, and leaves them as little as it can.
     exogenous: inputs known in advance [M, nodes, e].
     """
 
@@ -56,6 +57,7 @@ class Problem(Shown):
     soft_cost: float = 10.0
     exogenous: Array | None = None
     on: str = "observations"
+    hard: bool = False
 
     def __post_init__(self) -> None:
         for name in ("low", "high", "rate", "soft_low", "soft_high", "exogenous"):
@@ -73,10 +75,19 @@ class Problem(Shown):
                     f"{name} is {unit.tolist()}; give a number above 0, one a coordinate, or shape {shape}"
                 )
         self._check_limits()
+        if self.hard and (self.soft_low is None or self.on == "features"):
+            raise InputError("hard limits are of observations; give soft_low and soft_high, and on='observations'")
         for name in ("state_cost", "terminal_cost", "action_cost", "change_cost"):
             _check_cost(name, getattr(self, name))
         if self.on not in ("observations", "features"):
             raise InputError(f"costs are on 'observations' or on 'features', not on {self.on!r}")
+
+    def beyond(self, observations: Float[Array, "*batch nodes d"]) -> float:
+        """How far some observations are outside the limits on them at most, in their unit."""
+        if self.soft_low is None or self.soft_high is None:
+            return 0.0
+        outside = np.maximum(self.soft_low - observations, observations - self.soft_high) / self.unit
+        return max(0.0, float(outside.max()))
 
     def facts(self) -> dict[str, Any]:
         shape = " x ".join(map(str, self.goal.shape))

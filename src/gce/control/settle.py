@@ -184,19 +184,19 @@ def settle(
     patience: int = 0,
     tell: Tell = lambda turn, share: None,
 ) -> Settled:
-    """patience: end after so many turns in a row that gain less than 1e-6 each; 0 never.
+    """From the controls given, or from doing nothing where that is cheaper.
+
+    patience: end after so many turns in a row that gain less than 1e-6 each; 0 never.
 
     Where a model has kinks no gradient vanishes, and only this ends a plan before the iterations do.
     """
-    u = task.limits.nearest(u)
     begun = time.monotonic()
-    x = dynamics.rollout(x0, u)
+    starts = np.stack([task.limits.nearest(some) for some in ([u, np.zeros_like(u)] if u.any() else [u])])
+    paths = dynamics.rollout(x0, starts)
     ahead = time.monotonic() - begun
-    cost = float(task.cost(dynamics.outputs(x), u))
-    if not np.isfinite(cost):
-        u = task.limits.nearest(np.zeros_like(u))
-        x = dynamics.rollout(x0, u)
-        cost = float(task.cost(dynamics.outputs(x), u))
+    costs = task.cost(dynamics.outputs(paths), starts)
+    first = int(np.argmin(np.where(np.isfinite(costs), costs, np.inf)))
+    u, x, cost = starts[first], paths[first], float(costs[first])
     if not np.isfinite(cost):
         return Settled(u, x, cost, Status.NOT_FINITE, 0, np.inf)
     still, way = np.zeros_like(u), 0.0

@@ -31,6 +31,7 @@ from gce.dynamics.state import StateDynamics, state_class, state_dynamics
 from gce.errors import InputError, of_kind, real, whole
 from gce.model.model import Model, Units
 from gce.names import Shown
+from gce.planning.outlook import Outlook
 from gce.system import uncertainty as doubts
 from gce.system.system import System
 from gce.trajectory import Sizes
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
 
 Array = np.ndarray
 
+HARD, KEPT = 1e6, 1e-3
+"""The cost of leaving hard limits, and standard deviations within which they are kept."""
 SystemDynamics = StateDynamics | FeatureDynamics | EmbeddedDynamics | AnchoredDynamics
 
 
@@ -68,19 +71,6 @@ def dynamics_of(
     return state_dynamics(system, controls, opening, exogenous, on).for_plans()
 
 
-def filter_dynamics(system: System, controls: Bool[Array, "nodes a"]) -> StateDynamics | AnchoredDynamics:
-    """The model's own steps; on graphs on which their derivative would take too long, those around one state."""
-    if not system.model.features.selects:
-        raise InputError("a filter needs a model whose features hold the observation; plan again from what is seen")
-    if not system.model.features.filtered:
-        raise InputError(
-            f"there is no filter for models of the method {system.model.method}; plan again from what is seen"
-        )
-    if system.model.features.anchored(system.topology):
-        return AnchoredDynamics(system, controls)
-    return state_dynamics(system, controls, opening=True)
-
-
 SUITABLE = Suitable()
 
 
@@ -90,7 +80,7 @@ class Plan(Shown):
 
     features [M+1, nodes, f]: psi along the prediction, worked out by `encode` when asked for. cost: of the problem, as
     predicted. status: solved, or why not, with advice. gradient: what is left of the projected gradient, as a share of
-    that of doing nothing. seconds: CPU time.
+    that of doing nothing. seconds: CPU time. outlook: how far off it may end, and whether it is worth carrying out.
     """
 
     actions: Float[Array, "M nodes a"]
@@ -101,6 +91,7 @@ class Plan(Shown):
     iterations: int
     gradient: float
     seconds: float
+    outlook: Outlook | None = None
 
     @property
     def features(self) -> Float[Array, "M_plus_1 nodes f"]:
@@ -248,7 +239,7 @@ def task_of(model: Units, dynamics: Aimed, problem: Problem, step: int, last: Ar
     if p.soft_low is None or p.soft_high is None or p.on == "features":
         return Task(goal, W, w, limits)
     soft_low, soft_high = (((bound - mean) / std).reshape(-1) for bound in (p.soft_low, p.soft_high))
-    return Task(goal, W, w, limits, soft_low, soft_high, p.soft_cost)
+    return Task(goal, W, w, limits, soft_low, soft_high, HARD if p.hard else p.soft_cost)
 
 
 def efforts(cost: Cost, problem: Problem, scale: Array) -> Float[Array, " n"]:
@@ -375,17 +366,27 @@ class Controller:
         finally:
             DEADLINE.reset(token)
         states = torch.cat([state[None], known.lifted(settled.x)])
-        expected = model.denormalise(states[..., : model.config.num_observations].double()).numpy()
-        expected[0] = observation
+        expected, outlook = self._seen(state, states[1:], observation), None
         status = settled.status if np.isfinite(expected).all() else Status.NOT_FINITE
         if opening:
             doubts.of_start(self.system, expected[0])
             doubts.of_prediction(self.system, expected, actions)
-            doubts.of_plan(self.system, expected, p.goals[-1], p.tracked)
+            still = known.lifted(dynamics.rollout(x0, np.zeros_like(settled.u)))
+            if outlook := Outlook.of(self.system, p, expected, self._seen(state, still, observation), actions):
+                outlook.say()
+        if p.hard and status is not Status.NOT_FINITE and p.beyond(expected[1:]) > KEPT:
+            status = Status.INFEASIBLE
         return Plan(
             actions, expected, lambda: self._features(states), cost, status, settled.iterations,
-            settled.gradient, time.process_time() - clock,
+            settled.gradient, time.process_time() - clock, outlook,
         )  # fmt: skip
+
+    def _seen(self, state: Tensor, after: Tensor, observation: Array) -> Float[Array, "M_plus_1 nodes d"]:
+        """What is observed of a state, which is known, and of those after it."""
+        states, model = torch.cat([state[None], after]), self.system.model
+        seen = model.denormalise(states[..., : model.config.num_observations].double()).numpy()
+        seen[0] = observation
+        return np.asarray(seen)
 
     def _features(self, states: Float[Tensor, "steps nodes c"]) -> Float[Array, "steps nodes f"]:
         """One step after another, which needs little room on large graphs."""

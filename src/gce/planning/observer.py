@@ -22,9 +22,8 @@ from jaxtyping import Bool, Float
 from gce.control.kalman import Belief, correct, predict
 from gce.control.tracking import dense
 from gce.dynamics.anchored import AnchoredDynamics
-from gce.dynamics.state import StateDynamics
+from gce.dynamics.state import StateDynamics, state_dynamics
 from gce.errors import InputError
-from gce.planning.controller import filter_dynamics
 from gce.system.evidence import normalised, see
 from gce.system.system import System
 from gce.system.uncertainty import target_errors
@@ -36,6 +35,19 @@ SMALLEST = 1e-10
 SCALES = 10.0 ** np.arange(1, -3.5, -0.5)
 TRIED = 2
 """How many episodes scales are tried on."""
+
+
+def filter_dynamics(system: System, controls: Bool[Array, "nodes a"]) -> StateDynamics | AnchoredDynamics:
+    """The model's own steps; on graphs on which their derivative would take too long, those around one state."""
+    if not system.model.features.selects:
+        raise InputError("a filter needs a model whose features hold the observation; plan again from what is seen")
+    if not system.model.features.filtered:
+        raise InputError(
+            f"there is no filter for models of the method {system.model.method}; plan again from what is seen"
+        )
+    if system.model.features.anchored(system.topology):
+        return AnchoredDynamics(system, controls)
+    return state_dynamics(system, controls, opening=True)
 
 
 @dataclass(frozen=True, eq=False)

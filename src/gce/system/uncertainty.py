@@ -36,7 +36,7 @@ persistence, or of the mean of the other episodes
     sum_t |o_t - o^_t|^2 >= sum_t |o_t - o_0|^2   or   >= sum_t |o_t - mean|^2
 
 A prediction is doubted where it is not finite, leaves by far what the episodes adapted to show, or begins outside of
-it; a plan, where what its system errs at its end is as much as there is to do.
+it; of plans see `gce.planning.outlook`.
 """
 
 from __future__ import annotations
@@ -343,24 +343,3 @@ def of_covariance(P: Array) -> Array:
     if not finite.all():
         warn(f"the covariance is not finite from step {int(np.argmin(finite))} on; {GO_ON}")
     return P
-
-
-def of_plan(
-    system: System, observations: Float[Array, "M_plus_1 nodes d"], goal: Float[Array, "nodes d"], tracked: Array | None
-) -> None:
-    """Warns of a plan that its system's left-out errors contradict."""
-    spread = system.spread
-    if not np.isfinite(observations).all() or len(spread.counts) == 0:
-        return
-    chosen = (
-        np.ones(goal.shape, bool) if tracked is None else np.broadcast_to(tracked.reshape(len(goal), -1), goal.shape)
-    )
-    unit = system.model.arrays.observation_std
-    to_go = float(np.sqrt(np.square(((observations[0] - goal) / unit)[chosen]).mean()))
-    each = np.broadcast_to(spread.deviations(len(observations))[-1], goal.shape)[chosen]
-    wrong = float(np.sqrt(np.square(each).mean()))
-    if wrong >= to_go:
-        warn(
-            f"predictions of so many steps err by {wrong:.2g} standard deviations on episodes left out of the fit, and "
-            f"the goal is {to_go:.2g} away: the plan may do no better than nothing; {GO_ON}, or shorten the horizon"
-        )
