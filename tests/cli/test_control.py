@@ -8,8 +8,10 @@ import pytest
 from PIL import Image
 
 from gce.cli import main
+from gce.cli.common import read_cost
 from gce.cli.control import _advise
 from gce.control.tracking import Status
+from gce.errors import InputError
 from gce.trajectory import Dataset
 
 
@@ -99,3 +101,13 @@ def test_a_plan_that_is_not_solved_comes_with_its_status_and_its_own_advice(caps
         _advise({"status": status})
         words = "" if status.ok else f"the planner ended early ({status}); its best plan is used. {status.advice}\n"
         assert capsys.readouterr().err == words
+
+
+def test_what_is_no_cost_is_refused_by_its_flag(tmp_path):
+    np.save(tmp_path / "q.npy", np.diag([1.0, -1.0]))
+    for flag, text, said in (
+        ("--q2", "-1", "--q2 is negative"),
+        ("--q1", str(tmp_path / "q.npy"), "--q1 is not positive semi-definite"),
+    ):
+        with pytest.raises(InputError, match=said):
+            read_cost(flag, text)

@@ -163,6 +163,8 @@ def read_cost(flag: str, text: str | None) -> Any:
     """A cost from a command: a number, numbers separated by commas, or a file of them (.json, .npy, .csv)."""
     import numpy as np
 
+    from gce.control.problem import check_cost
+
     if text is None:
         return None
     path = Path(text)
@@ -173,6 +175,7 @@ def read_cost(flag: str, text: str | None) -> Any:
             found = np.array([float(part) for part in text.split(",")])
         if not np.isfinite(found).all():
             raise ValueError("it holds numbers that are not finite")
+    check_cost(flag, found)
     return float(found.reshape(-1)[0]) if found.size == 1 else found
 
 

@@ -78,7 +78,7 @@ class Problem(Shown):
         if self.hard and (self.soft_low is None or self.on == "features"):
             raise InputError("hard limits are of observations; give soft_low and soft_high, and on='observations'")
         for name in ("state_cost", "terminal_cost", "action_cost", "change_cost"):
-            _check_cost(name, getattr(self, name))
+            check_cost(name, getattr(self, name))
         if self.on not in ("observations", "features"):
             raise InputError(f"costs are on 'observations' or on 'features', not on {self.on!r}")
 
@@ -191,7 +191,8 @@ def _fits(values: Array, shape: tuple[int, ...]) -> bool:
         return False
 
 
-def _check_cost(name: str, cost: Cost) -> None:
+def check_cost(name: str, cost: Cost) -> None:
+    """That it is one, whatever the system."""
     cost = table(name, cost)
     if np.abs(cost).max(initial=0.0) > LARGEST_COST:
         raise InputError(f"{name} is {np.abs(cost).max():g}, more than {LARGEST_COST:g}; give it in other units")
