@@ -43,8 +43,8 @@ C = TypeVar("C", bound=StateShape)
 
 def configure(kind: type[C], data: Dataset, **chosen: Any) -> C:
     """The configuration of a baseline for a data set; `chosen` overrides what is found and sets the method's sizes."""
-    found = config_for(data)
-    read = {field.name: getattr(found, field.name) for field in fields(StateShape)}
+    config = config_for(data)
+    read = {field.name: getattr(config, field.name) for field in fields(StateShape)}
     return kind(**{**read, "history": 1, **chosen})
 
 
@@ -180,7 +180,7 @@ def derivatives(function: Callable[..., Tensor], *rows: Tensor) -> list[Tensor]:
 
     function: acts on each row alone, [M, ...] to [M, outputs].
     """
-    found: list[list[Tensor]] = [[] for _ in rows]
+    gradients: list[list[Tensor]] = [[] for _ in rows]
     size = sum(argument[0].numel() for argument in rows)
     for part in zip(*(argument.split(max(1, TANGENTS // size)) for argument in rows), strict=True):
         leaves = [argument.detach().requires_grad_(True) for argument in part]
@@ -191,9 +191,9 @@ def derivatives(function: Callable[..., Tensor], *rows: Tensor) -> list[Tensor]:
         slopes = torch.autograd.grad(
             values, leaves, every, is_grads_batched=True, allow_unused=True, materialize_grads=True
         )
-        for pieces, slope in zip(found, slopes, strict=True):
+        for pieces, slope in zip(gradients, slopes, strict=True):
             pieces.append(slope.transpose(0, 1))
-    return [torch.cat(pieces) for pieces in found]
+    return [torch.cat(pieces) for pieces in gradients]
 
 
 def adapt(model: Baseline, episodes: Sequence[Episode]) -> Adapted:

@@ -134,7 +134,7 @@ def fitted(
     ridge: float,
 ) -> list[Float[Tensor, "D m"]]:
     """The operators of each graph, as `Blocks.regressions` finds them all at once."""
-    found = []
+    operators = []
     for start, graph in _graphs(topology):
         whole = X.new_zeros(X.shape[-1], psi.shape[-1], dtype=torch.float64)
         for nodes in _apart(graph):
@@ -142,8 +142,8 @@ def fitted(
             (part,) = blocks.regressions(X[..., start + nodes, :], psi[..., start + nodes, :], some)
             # The ridge is on the mean over all rows of the graph, of which these are some.
             whole = whole + part.solve(ridge * graph.num_nodes / len(nodes))
-        found.append(whole)
-    return found
+        operators.append(whole)
+    return operators
 
 
 def _apart(graph: Topology) -> list[Int[Tensor, " nodes"]]:

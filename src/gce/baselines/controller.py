@@ -119,11 +119,11 @@ class Impulse:
             d = adapted.observe(at).flatten() - D @ at
         inputs = adapted.B.unflatten(-1, (len(controls), -1))[..., : controls.shape[1]].flatten(-2)
         carried = inputs[:, torch.from_numpy(controls.flatten())].contiguous()
-        found = []
+        responses = []
         for _ in range(steps):
-            found.append(D @ carried)
+            responses.append(D @ carried)
             carried = adapted.A @ carried
-        self.D, self.d, self.responses = D.numpy(), d.numpy(), torch.stack(found).numpy()
+        self.D, self.d, self.responses = D.numpy(), d.numpy(), torch.stack(responses).numpy()
 
 
 class ImpulseDynamics:
@@ -138,15 +138,15 @@ class ImpulseDynamics:
     def forward(self, u: Float[Array, "M n"], affine: bool = True) -> Float[Array, "M p"]:
         """y_1..y_M as a function of controls."""
         M = len(self.free)
-        found = np.einsum("fpn,fn->fp", self.spectrum, np.fft.rfft(u, 2 * M, axis=0), optimize=True)
-        y = np.fft.irfft(found, 2 * M, axis=0)[:M]
+        spectrum_of_outputs = np.einsum("fpn,fn->fp", self.spectrum, np.fft.rfft(u, 2 * M, axis=0), optimize=True)
+        y = np.fft.irfft(spectrum_of_outputs, 2 * M, axis=0)[:M]
         return y + self.free if affine else y
 
     def adjoint(self, weights: Float[Array, "M p"]) -> Float[Array, "M n"]:
         M = len(self.free)
         seen = np.fft.rfft(weights, 2 * M, axis=0)
-        found = np.einsum("fpn,fp->fn", self.spectrum.conj(), seen, optimize=True)
-        return np.fft.irfft(found, 2 * M, axis=0)[:M]
+        spectrum_of_inputs = np.einsum("fpn,fp->fn", self.spectrum.conj(), seen, optimize=True)
+        return np.fft.irfft(spectrum_of_inputs, 2 * M, axis=0)[:M]
 
     def rollout(self, x0: Float[Array, " p"], u: Float[Array, "*batch M n"]) -> Float[Array, "*batch M p"]:
         each = [self.forward(one) for one in u.reshape(-1, *u.shape[-2:])]

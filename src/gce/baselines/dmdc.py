@@ -79,12 +79,12 @@ class Dmdc(Baseline):
             (one,) = stretches
             steps = len(one.inputs)
             halves = [[one.cut(start, end)] for start, end in pairwise((0, steps // 2, steps)) if end > start]
-        found = torch.zeros(len(self.config.ridges), dtype=torch.float64)
+        errors = torch.zeros(len(self.config.ridges), dtype=torch.float64)
         for fitted, left in zip(halves, reversed(halves), strict=True):
             W = self._fitted(fitted, self.config.ridges)
             for one in left[:JUDGED]:
-                found += self._missed(one, W)
-        return found
+                errors += self._missed(one, W)
+        return errors
 
     def _fitted(self, stretches: list[Stretch], ridges: Sequence[float]) -> Float[Tensor, "ridges D q"]:
         """W for each ridge, by one decomposition."""

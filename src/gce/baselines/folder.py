@@ -120,8 +120,8 @@ def kind_of(folder: Path | str) -> type[Baseline]:
 
 def about(folder: Path | str) -> dict[str, Any]:
     """Where a saved baseline comes from."""
-    found: dict[str, Any] = _pair(folder)[1]["about"]
-    return found
+    known: dict[str, Any] = _pair(folder)[1]["about"]
+    return known
 
 
 def _pair(folder: Path | str) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -45,9 +45,9 @@ class GraphRegression:
 
     def solve(self, ridge: float) -> Float[Tensor, "D m"]:
         penalty = torch.where(self.free, 0.0, ridge).double()
-        found = solve(self.moments, penalty).coefficients
-        whole = found.new_zeros(len(self.used), found.shape[1])
-        return whole.index_put((self.used.nonzero().squeeze(1),), found)
+        coefficients = solve(self.moments, penalty).coefficients
+        whole = coefficients.new_zeros(len(self.used), coefficients.shape[1])
+        return whole.index_put((self.used.nonzero().squeeze(1),), coefficients)
 
 
 class RelationBlocks:
@@ -84,14 +84,14 @@ class RelationBlocks:
         self, X: Float[Tensor, "*batch nodes D"], psi: Float[Tensor, "*batch nodes m"], topology: Topology
     ) -> list[GraphRegression]:
         """The regression of the next features of each graph of a union."""
-        found = []
+        sums = []
         for x, y in zip(X.split(topology.splits, dim=-2), psi.split(topology.splits, dim=-2), strict=True):
             x = x.flatten(0, -2)
             used = (x != 0).any(0)
             moments = Moments.of(x[:, used], y.flatten(0, -2))
             free = used.nonzero().squeeze(1) >= len(used) - self.form.num_constants(topology)
-            found.append(GraphRegression(moments, used, free))
-        return found
+            sums.append(GraphRegression(moments, used, free))
+        return sums
 
     def assemble(
         self,

@@ -43,11 +43,11 @@ def dmdc_of(model: Model) -> Dmdc:
 
 def references(model: Model, nodes: int) -> dict[str, Callable[[Sequence[Episode]], Predictor]]:
     """By name, what adapts to some episodes of a system of so many nodes."""
-    found: dict[str, Callable[[Sequence[Episode]], Predictor]] = {"persistence": lambda episodes: Persistence()}
+    adapters: dict[str, Callable[[Sequence[Episode]], Predictor]] = {"persistence": lambda episodes: Persistence()}
     if nodes * model.config.num_observations <= LARGEST:
         dmdc = dmdc_of(model)
-        found["dmdc"] = lambda episodes: adapt(dmdc, episodes)
-    return found
+        adapters["dmdc"] = lambda episodes: adapt(dmdc, episodes)
+    return adapters
 
 
 def validation_beside(model: Model, systems: Systems) -> dict[str, float | None]:
@@ -63,18 +63,18 @@ def errors_beside(
 
     None where it is left out: too large, or nothing to adapt to.
     """
-    known, found = references(model, episode.num_nodes), dict[str, np.ndarray | None]()
+    known, errors = references(model, episode.num_nodes), dict[str, np.ndarray | None]()
     truth = episode.observations.astype(float)
     for name in TITLES:
         if name not in known or (name == "dmdc" and not adapting):
-            found[name] = None
+            errors[name] = None
             continue
         with torch.no_grad(), np.errstate(over="ignore", invalid="ignore"):
             predicted = known[name](adapting).predict(
                 truth[0] if start is None else start, episode.actions, exogenous=episode.exogenous
             )
-            found[name] = nrmse(predicted[1:], truth[1:], unit)
-    return found
+            errors[name] = nrmse(predicted[1:], truth[1:], unit)
+    return errors
 
 
 def warning_of(ours: float, beside: Mapping[str, float | None]) -> str | None:

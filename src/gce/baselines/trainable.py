@@ -145,10 +145,10 @@ class FineTuned(Trainable):
             loss = tuned.loss(draw_batch([system], draw, plan.horizon, rng), generator)
             descend(optimiser, loss, list(tuned.parameters()), self.schedule.clip)
             if (k + 1) % plan.check_every == 0:
-                found = copy.deepcopy(tuned).double().adapted(graph)
-                error = found.miss(system.states, system.inputs)
+                adapted = copy.deepcopy(tuned).double().adapted(graph)
+                error = adapted.miss(system.states, system.inputs)
                 if error < least:
-                    best, least = found, error
+                    best, least = adapted, error
         return best
 
 
@@ -210,6 +210,6 @@ def training_of(
 def systems_of(model: Trainable, data: Dataset, plan: Schedule) -> list[Recorded]:
     """The systems to train on, of equal length where the method fits operators on some episodes; sets their units."""
     wanted = max(*plan.horizons, plan.draw.fit_steps)
-    found = equal_systems(data, wanted, not model.config.previous_action, partial(Recorded.of, model))
-    model.set_inputs(found[:UNIT_SYSTEMS])
-    return found
+    systems = equal_systems(data, wanted, not model.config.previous_action, partial(Recorded.of, model))
+    model.set_inputs(systems[:UNIT_SYSTEMS])
+    return systems

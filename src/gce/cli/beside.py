@@ -46,16 +46,16 @@ def plan_warnings(nothing: float, planned: float, prediction: Mapping[str, float
     """Sentences about a plan that is not worth much: distances to the goal at the start and at its end."""
     from gce.baselines.references import warning_of
 
-    found = []
+    sentences = []
     if nothing > 0 and not planned < nothing:
-        found.append(
+        sentences.append(
             f"the plan is expected to end {planned:.3g} standard deviations from the goal, no nearer than the start "
             f"({nothing:.3g}); doing nothing may be as good"
         )
     if prediction is not None and prediction["model"] is not None:
         beside = {name: value for name, value in prediction.items() if name != "model"}
-        found += [sentence for sentence in [warning_of(prediction["model"], beside)] if sentence is not None]
-    return found
+        sentences += [sentence for sentence in [warning_of(prediction["model"], beside)] if sentence is not None]
+    return sentences
 
 
 NOTES = {"cost": "in the world's own units", "predicted_cost": "of the plan's problem", "nothing": "doing nothing",

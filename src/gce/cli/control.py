@@ -291,11 +291,11 @@ class Control(Reads):
                 mode=self.mode,
             )
             run = control(env, controller, protocol.feedback, done, observer)
-        found = figures(env, run, recorded)
-        for sentence in harm(env, found):
+        reached = figures(env, run, recorded)
+        for sentence in harm(env, reached):
             warn(sentence)
         answer = {
-            **found,
+            **reached,
             "promised_error": control_error(run.plans[-1].observations[-1], run.goal),
             "world": env.world,
             "objects": env.graph.num_nodes,
@@ -318,12 +318,12 @@ class Control(Reads):
         """The costs that are asked for, by their names in `Problem`."""
         if self.action_cost is not None and self.q2 is not None:
             raise InputError("--action-cost and --q2 both weigh actions; give one of them")
-        found = {
+        asked = {
             "state_cost": read_cost("--q1", self.q1),
             "terminal_cost": read_cost("--q-terminal", self.q_terminal),
             "action_cost": read_cost("--q2", self.q2) if self.action_cost is None else self.action_cost,
         }
-        return {name: value for name, value in found.items() if value is not None}
+        return {name: value for name, value in asked.items() if value is not None}
 
     def settings(self) -> dict[str, Any]:
         """How the run was asked for, as JSON values."""

@@ -133,10 +133,10 @@ class RecordFlock(_Record):
 
 def parse_objects(text: str) -> tuple[int, int]:
     """'7' or '5-9'."""
-    found = re.fullmatch(r"(\d+)(?:-(\d+))?", text.strip())
-    if not found:
+    match = re.fullmatch(r"(\d+)(?:-(\d+))?", text.strip())
+    if not match:
         raise InputError(f"--objects is {text!r}, expected a number or a range such as 5-9")
-    low, high = int(found[1]), int(found[2] or found[1])
+    low, high = int(match[1]), int(match[2] or match[1])
     if not 1 <= low <= high:
         raise InputError(f"--objects is {text!r}, expected at least 1 and the smaller number first, such as 5-9")
     return low, high
@@ -144,10 +144,10 @@ def parse_objects(text: str) -> tuple[int, int]:
 
 def parse_shard(text: str) -> tuple[int, int]:
     """'i/n'."""
-    found = re.fullmatch(r"(\d+)/(\d+)", text.strip())
-    if not found:
+    match = re.fullmatch(r"(\d+)/(\d+)", text.strip())
+    if not match:
         raise InputError(f"--shard is {text!r}, expected i/n such as 0/4")
-    return int(found[1]), int(found[2])
+    return int(match[1]), int(match[2])
 
 
 @dataclass

@@ -296,15 +296,15 @@ def read_limits(path: Path) -> tuple[list[str] | None, dict[str, tuple[float, fl
     from gce.trajectory.importing.tables import READERS
 
     told = read_toml(path)
-    found: dict[str, Any] = {}
+    limits: dict[str, Any] = {}
     for name, value in told.items():
         if name not in READERS:
             raise InputError(f"{path} says {name!r}; it may say actuated and action_bounds")
         try:
-            found[name] = READERS[name](value)
+            limits[name] = READERS[name](value)
         except (TypeError, ValueError) as error:
             raise InputError(f"{path}: {name} is {value!r}, expected {error}") from None
-    return found.get("actuated"), found.get("action_bounds", {})
+    return limits.get("actuated"), limits.get("action_bounds", {})
 
 
 def limited(
@@ -330,8 +330,8 @@ def limited(
             if name not in labels.nodes:
                 raise InputError(f"there is no node {name!r} to act; the nodes are {some(labels.nodes)}")
         acting = np.isin(labels.nodes, actuated)
-    found = Limits.of(len(low), low.shape[1], acting, (low, high))
-    return found.low, found.high
+    limits = Limits.of(len(low), low.shape[1], acting, (low, high))
+    return limits.low, limits.high
 
 
 def _read_values(path: Path, nodes: Sequence[str], columns: Sequence[str], what: str) -> tuple[Any, bool]:

@@ -342,9 +342,9 @@ def draw_stressed(num_nodes: int, rng: np.random.Generator, draws: int = 50) -> 
     """A random grid that resembles real ones; those that break down under stress are drawn again."""
     for _ in range(draws - 1):
         with suppress(InputError):
-            found = stressed(draw_meshed(num_nodes, rng), rng)
-            if settles(found):
-                return found
+            grid = stressed(draw_meshed(num_nodes, rng), rng)
+            if settles(grid):
+                return grid
     return stressed(draw_meshed(num_nodes, rng), rng)
 
 

@@ -128,8 +128,8 @@ def record_system(
     for k in range(count):
         tell(k)
         options = {"parameters": parameters, "observation_noise": noise if k else 0.0}
-        found = excited(env, 1000 * (seed + 1) + k, options, np.random.default_rng([seed, k]), steps)
-        recorded.append(Episode(env.graph, *found, parameters=dataclasses.asdict(parameters)))
+        episode = excited(env, 1000 * (seed + 1) + k, options, np.random.default_rng([seed, k]), steps)
+        recorded.append(Episode(env.graph, *episode, parameters=dataclasses.asdict(parameters)))
     tell(count)
     return recorded
 

@@ -119,14 +119,14 @@ class Swim(BoxEnv):
 def outer_sides(parameters: BoxParameters) -> Int[np.ndarray, "sides 3"]:
     """(box, first body, second body) of every side of an actuated box that no 4-neighbour shares."""
     cells = {(x, y) for x, y, _ in parameters.boxes}
-    found = [
+    sides = [
         (k, 4 * k + first, 4 * k + second)
         for k, (x, y, material) in enumerate(parameters.boxes)
         if material == ACTUATED
         for (first, second), (dx, dy) in zip(SIDES, OUTWARD, strict=True)
         if (x + dx, y + dy) not in cells
     ]
-    return np.array(found, dtype=np.int64).reshape(-1, 3)
+    return np.array(sides, dtype=np.int64).reshape(-1, 3)
 
 
 def draw_glider(rng: np.random.Generator, num_boxes: int) -> tuple[list[Cell], list[int]]:

@@ -58,8 +58,8 @@ class Segments:
         alone = weights.numel() == len(weights)  # one state: its rows need not be gathered first
         if len(weights) < MANY_ROWS or torch.is_grad_enabled() or not alone:
             return self.sum(weights.unsqueeze(-1) * values.index_select(0, source))
-        found = _WeightedSum.apply(weights.flatten(), values.flatten(1), source, self.order, self.offsets)
-        return found.reshape(len(self.offsets), *values.shape[1:])
+        sums = _WeightedSum.apply(weights.flatten(), values.flatten(1), source, self.order, self.offsets)
+        return sums.reshape(len(self.offsets), *values.shape[1:])
 
 
 class _Sum(torch.autograd.Function):

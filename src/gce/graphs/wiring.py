@@ -30,8 +30,8 @@ class Wiring:
         edges = np.arange(len(self.senders))
         values = np.concatenate([np.full(len(edges), sign, self.dtype) for _, sign in signs])
         where = (np.concatenate([ends for ends, _ in signs]), np.tile(edges, len(signs)))
-        found = csr_array((values, where), shape=(self.nodes, len(edges)))
-        return found.toarray() if self.nodes * len(edges) <= SMALL else found
+        matrix = csr_array((values, where), shape=(self.nodes, len(edges)))
+        return matrix.toarray() if self.nodes * len(edges) <= SMALL else matrix
 
     @cached_property
     def _into(self) -> Array | csr_array:

@@ -117,15 +117,15 @@ class Regressor:
         """
         system = self._system(group)
         inputs = system.model.config.num_actions
-        found = []
+        predictions = []
         for k, x in enumerate(X):
             x = self._lifted(x, 1 if self._alone else 2)
             if u is None and (inputs or x.ndim < 3):
                 raise InputError("the system takes actions, which are missing; give u, one array a trajectory")
             steps = np.zeros((len(x) - 1, x.shape[1], 0)) if u is None else self._lifted(u[k], 2 if self._alone else 3)
             predicted = system.predict(x[0] if x.ndim == 3 else x, steps)
-            found.append(predicted[:, 0] if self._alone else predicted)
-        return found
+            predictions.append(predicted[:, 0] if self._alone else predicted)
+        return predictions
 
     def score(self, X: Sequence[Any], u: Sequence[Any] | None = None, *, group: Hashable | None = None) -> float:
         """R^2 of whole trajectories predicted from their first observations, the mean over coordinates.

@@ -84,12 +84,12 @@ def from_temporal(data: Data) -> Episode:
 
 def dataset_to_pyg(dataset: Dataset) -> list[Data]:
     """All one-step pairs of a data set, for a loader to shuffle; `episode` and `step` say where each is from."""
-    found = []
+    graphs = []
     for k, episode in enumerate(dataset):
         for t, step in enumerate(to_steps(episode)):
             step.episode, step.step = k, t
-            found.append(step)
-    return found
+            graphs.append(step)
+    return graphs
 
 
 def _torch() -> Any:

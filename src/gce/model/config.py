@@ -69,13 +69,13 @@ def configured(settings: Mapping[str, Any]) -> ModelConfig:
     """A configuration from nested settings, or from flat ones as commands, presets and older files give them."""
     settings = _tuples(dict(settings))
     kind, own = kind_and_settings(settings)
-    found = ModelConfig(**{name: settings[name] for name in settings if name in SHARED}, features=kind.Config(**own))
-    check_types(found)
-    check_types(found.features)
-    coordinates = [c for group in (*found.kinematics, *found.points) for c in group]
-    if not all(0 <= c < found.num_observations for c in coordinates):
-        raise InputError(f"kinematics or points name coordinate {max(coordinates)} of {found.num_observations}")
-    return found
+    config = ModelConfig(**{name: settings[name] for name in settings if name in SHARED}, features=kind.Config(**own))
+    check_types(config)
+    check_types(config.features)
+    coordinates = [c for group in (*config.kinematics, *config.points) for c in group]
+    if not all(0 <= c < config.num_observations for c in coordinates):
+        raise InputError(f"kinematics or points name coordinate {max(coordinates)} of {config.num_observations}")
+    return config
 
 
 def check_types(config: Any) -> None:

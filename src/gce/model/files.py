@@ -183,10 +183,10 @@ def _verify(text: dict[str, Any], files: Sequence[Path], content: bytes) -> None
     if known is None:
         warn(f"{files[0]} has no digest; whether it or its tensors were changed cannot be seen")
         return
-    found = {"tensors": sha256(content)}
-    found["text"] = sha256({**text, DIGEST: found["tensors"]})
+    digests = {"tensors": sha256(content)}
+    digests["text"] = sha256({**text, DIGEST: digests["tensors"]})
     for part, file in (("tensors", files[1]), ("text", files[0])):
-        if not isinstance(known, dict) or known.get(part) != found[part]:
+        if not isinstance(known, dict) or known.get(part) != digests[part]:
             raise InputError(
                 f"{file} is not what was written with {files[part == 'text'].name}: its SHA-256 differs; "
                 "restore both files, or add --unchecked where you know why"

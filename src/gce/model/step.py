@@ -71,17 +71,17 @@ class Stepper:
         states = model.form.num_state_regressors(topology)
         self.from_state, self.from_inputs = C[:, :states], C[:, states:]
         self.moving = model.features.moving(topology).to(C.dtype).unsqueeze(1) if bool(model.held.any()) else None
-        found = [o.constants[:, :num_targets].to(C.dtype) for o in operators if o.constants is not None]
-        self.constants = torch.cat(found).unsqueeze(1) if found and self.by_nodes else None
-        if found and not self.by_nodes:
-            self.constants = torch.stack(found, dim=1)
+        constants = [o.constants[:, :num_targets].to(C.dtype) for o in operators if o.constants is not None]
+        self.constants = torch.cat(constants).unsqueeze(1) if constants and self.by_nodes else None
+        if constants and not self.by_nodes:
+            self.constants = torch.stack(constants, dim=1)
 
     def _by_group(self, num_targets: int) -> Float[Tensor, "groups D m"]:
         """Coefficients of groups of nodes, all of one size: of each graph, or of each node."""
-        found = [operator.coefficients[..., :num_targets] for operator in self.operators]
+        coefficients = [operator.coefficients[..., :num_targets] for operator in self.operators]
         if not self.model.form.shared:
-            return torch.cat(found)
-        C, sizes = torch.stack(found), self.topology.splits
+            return torch.cat(coefficients)
+        C, sizes = torch.stack(coefficients), self.topology.splits
         if not self.by_nodes or len(set(sizes)) == 1:
             return C
         return C.repeat_interleave(torch.tensor(sizes, device=C.device), dim=0)

@@ -128,9 +128,9 @@ class Form(ABC):
 
     def groups(self, topology: Topology) -> Int[Tensor, " D"]:
         """Which regressors are regressed together where estimators are not joint: those of one number."""
-        found = torch.ones(self.num_regressors(topology), dtype=torch.int64)
-        found[: self.num_state_regressors(topology)] = 0
-        return found
+        numbers = torch.ones(self.num_regressors(topology), dtype=torch.int64)
+        numbers[: self.num_state_regressors(topology)] = 0
+        return numbers
 
     def reach(self, topology: Topology) -> Sequence[Bool[Tensor, "_ _"] | None]:
         """Of each graph, [i, j] where actions of j reach i; None for everywhere. Asked of forms with `pairs`."""
@@ -234,10 +234,10 @@ class HomForm(Form):
         return relation_sums(actions, topology, self.shape.num_relations)
 
     def groups(self, topology: Topology) -> Tensor:
-        found = super().groups(topology) * self.shape.num_relations
+        numbers = super().groups(topology) * self.shape.num_relations
         history = self.num_state_regressors(topology)
-        found[:history] = torch.arange(self.shape.num_relations).repeat_interleave(self.shape.num_features)
-        return found
+        numbers[:history] = torch.arange(self.shape.num_relations).repeat_interleave(self.shape.num_features)
+        return numbers
 
     def blocks(self, coefficients: Tensor, width: int) -> Blocks:
         k = self.shape.num_relations

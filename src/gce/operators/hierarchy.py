@@ -97,13 +97,13 @@ class Neighbourhoods:
         n = topology.num_nodes
         step = np.eye(n, dtype=bool)
         step[topology.receivers.cpu().numpy(), topology.senders.cpu().numpy()] = True
-        reached, found = step, np.eye(n, dtype=bool)
+        reached, within = step, np.eye(n, dtype=bool)
         for _ in range(hops):
             if int(reached.sum(1).max()) * columns > WIDEST:
                 break
-            found, reached = reached, reached @ step
-        near = np.full((n, int(found.sum(1).max())), n)
-        for i, row in enumerate(found):
+            within, reached = reached, reached @ step
+        near = np.full((n, int(within.sum(1).max())), n)
+        for i, row in enumerate(within):
             near[i, : row.sum()] = np.flatnonzero(row)
         return cls(torch.as_tensor(near, device=topology.receivers.device))
 

@@ -79,13 +79,13 @@ class PairSums(Additive):
             system = system * (sender.unsqueeze(0) == sender.unsqueeze(1))
         if self.near is None:
             flat = both.transpose(0, 1).flatten(1)
-            found = torch.cholesky_solve(flat, cholesky(system)).unflatten(1, (nodes, -1)).transpose(0, 1)
+            solution = torch.cholesky_solve(flat, cholesky(system)).unflatten(1, (nodes, -1)).transpose(0, 1)
         else:
             both = both * self.near.unsqueeze(-1)
             alone = torch.diag_embed((~self.near).to(both.dtype))
             own = system * (self.near.unsqueeze(-1) & self.near.unsqueeze(-2)) + alone
-            found = torch.cholesky_solve(both, cholesky(own))
-        return Solved(both, found, r, self.X.shape[-1], self.columns, joint)
+            solution = torch.cholesky_solve(both, cholesky(own))
+        return Solved(both, solution, r, self.X.shape[-1], self.columns, joint)
 
 
 @dataclass(frozen=True, eq=False)

@@ -211,12 +211,12 @@ class Regression:
         if fields is None:
             return [Sums(m) for m in moments]
         rows = (X, fields.increments, fields.channels, fields.pushes)
-        found = [
+        of_fields = [
             self._fields(*part)
             for of_graph in zip(*(row.split(topology.splits) for row in rows), strict=True)
             for part in zip(*(row.chunk(systems, dim=1) for row in of_graph), strict=True)
         ]
-        return [Sums(m, of_graph) for m, of_graph in zip(moments, found, strict=True)]
+        return [Sums(m, of_graph) for m, of_graph in zip(moments, of_fields, strict=True)]
 
     def _paired(
         self,
@@ -248,10 +248,10 @@ class Regression:
             # Nodes of types that hold the same targets add up once; a pattern then takes those that move.
             types, which = self._types
             chosen = [(which[node_type] == k).nonzero().squeeze(1) for k in range(len(types))]
-            found = [Moments.of(X[:, mine].flatten(1, 2), Y[:, mine].flatten(1, 2)) for mine in chosen]
+            by_kind = [Moments.of(X[:, mine].flatten(1, 2), Y[:, mine].flatten(1, 2)) for mine in chosen]
             keep = (~types.T).to(X.dtype)
             sums = [
-                torch.tensordot(keep, torch.stack([getattr(m, name) for m in found]), 1).transpose(0, 1)
+                torch.tensordot(keep, torch.stack([getattr(m, name) for m in by_kind]), 1).transpose(0, 1)
                 for name in ("gram", "cross", "square")
             ]
         else:
@@ -317,16 +317,16 @@ class Regression:
         residuals = residual_by_target(solution.residual.transpose(0, 1), which, moving)
         coefficients = solution.coefficients[:, which, ..., torch.arange(len(which))].movedim(0, -1)
         operators = []
-        for k, (of_system, found, share) in enumerate(zip(sums, channels, shares, strict=True)):
+        for k, (of_system, of_channels, share) in enumerate(zip(sums, channels, shares, strict=True)):
             C, residual, rows = coefficients[k], residuals[k], moments[k].rows
-            if of_system.fields is not None and found is not None:
-                residual = _with_channels(residual, of_system.fields, found, rows)
+            if of_system.fields is not None and of_channels is not None:
+                residual = _with_channels(residual, of_system.fields, of_channels, rows)
             constants = None
             if share is not None and of_system.nodes is not None:
                 constants = share[which].T * (of_system.nodes.Y - of_system.nodes.X @ C)
             of_pairs = pairs[k].operators(C) if pairs else None
             system = solution.system[k]
-            operators.append(Operator(self.form, C, residual, system, ridge, rows, found, constants, of_pairs))
+            operators.append(Operator(self.form, C, residual, system, ridge, rows, of_channels, constants, of_pairs))
         return operators
 
     def _channels(self, sums: Sequence[Sums]) -> Sequence[Tensor | None]:

@@ -108,13 +108,13 @@ class SystemData(Recorded):
 
 def fingerprint(parts: Iterable[Graph | np.ndarray | None]) -> str:
     """A digest of graphs and arrays, in order."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for part in parts:
         for array in part.arrays().values() if isinstance(part, Graph) else [part]:
             if array is not None:
-                found.update(f"{array.dtype} {array.shape} ".encode())
-                found.update(np.ascontiguousarray(array).data)
-    return found.hexdigest()
+                digest.update(f"{array.dtype} {array.shape} ".encode())
+                digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()
 
 
 def digest(systems: Sequence[Recorded], validation: Sequence[Sequence[Episode]]) -> str:

@@ -55,8 +55,8 @@ def _gain(config: ModelConfig, units: Units, episodes: list[Episode]) -> Float[T
     shape = Shape(2 * config.num_state, config.num_inputs, config.num_relations, config.num_node_types)
     form = make_form(config.form, shape)
     recorded = [units.recorded(episode) for episode in episodes]
-    found = [_left_out(form, recorded, t) for t in (topology, replace(topology, hyperedges=None))]
-    return found[0] / found[1].clamp_min(1e-9)
+    errors = [_left_out(form, recorded, t) for t in (topology, replace(topology, hyperedges=None))]
+    return errors[0] / errors[1].clamp_min(1e-9)
 
 
 def _left_out(form: Form, recorded: list[tuple[Tensor, Tensor]], topology: Topology) -> Float[Tensor, " d"]:

@@ -245,10 +245,10 @@ def equal_systems(
 ) -> list[Recorded]:
     """The systems with at least two stretches, as `equal_stretches` makes them and a model sees them."""
     each = (equal_stretches(episodes, wanted, cut) for episodes in _by_system(data))
-    found = [seen(stretches) for stretches in each if len(stretches) > 1]
-    if not found:
+    systems = [seen(stretches) for stretches in each if len(stretches) > 1]
+    if not systems:
         raise InputError("there is no system with at least two episodes to train on; give more episodes of each")
-    return found
+    return systems
 
 
 def _by_system(data: Dataset) -> Iterator[list[Episode]]:
@@ -272,13 +272,13 @@ def remember(model: Model, memory: TrainingPrior, systems: Sequence[Sequence[Epi
 def _moments(
     model: Model, systems: Sequence[Sequence[Episode]], correlation: float, done: Callable[[int], None]
 ) -> Moments:
-    found = []
+    moments = []
     for episodes in systems:
         graph = episodes[0].graph
         seen = see(model, episodes, graph, ColouredNoise.even(correlation, graph.num_nodes))
-        found.append(total(seen).sums.moments)
+        moments.append(total(seen).sums.moments)
         done(1)
-    return reduce(add, found)
+    return reduce(add, moments)
 
 
 def _correlation(model: Model, memory: TrainingPrior, systems: Sequence[Sequence[Episode]]) -> float:
@@ -286,8 +286,8 @@ def _correlation(model: Model, memory: TrainingPrior, systems: Sequence[Sequence
     moments, graphs = memory.moments, [episodes[0].graph for episodes in systems]
     regression = model.regression(moments.cross.shape[-1])
     operator = regression.fit(Sums(moments), Topology.of(graphs[0], model.device), model.config.ridge)
-    found = [
+    correlations = [
         coloured_noise_of(model, see(model, episodes, graph), operator, graph).correlation
         for episodes, graph in zip(systems, graphs, strict=True)
     ]
-    return float(np.mean(found))
+    return float(np.mean(correlations))

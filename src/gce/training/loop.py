@@ -263,13 +263,13 @@ class Training:
 
         Lines of the log that tell of later iterations go: they will be written again.
         """
-        found, log = self._found(), self.folder / "log.jsonl"
+        resumed, log = self._found(), self.folder / "log.jsonl"
         if log.is_file():
             lines = log.read_text(errors="replace").splitlines()
             kept = [line for line in lines if _iteration(line) <= self.iteration]
             if kept != lines:
                 write_text(log, "".join(f"{line}\n" for line in kept))
-        return found
+        return resumed
 
     def _found(self) -> bool:
         file = self.folder / CHECKPOINT

@@ -43,9 +43,9 @@ def settings_of(
 
 
 def _structured(preset: str, world: str | None, model: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    found = kind_asked_for(model).method
-    if found != "structured":
-        raise InputError(f"kind={model['kind']!r} is of the method {found}, asked for as structured; name the method")
+    method = kind_asked_for(model).method
+    if method != "structured":
+        raise InputError(f"kind={model['kind']!r} is of the method {method}, asked for as structured; name the method")
     return dict(model), training_for(world, model)
 
 
@@ -130,7 +130,7 @@ def config_for(data: Dataset, **overrides: Any) -> ModelConfig:
     kinematics = find_kinematics(data, dt)
     late = bool(structure.get("late_action", False))
     graphs = [data.group(int(g)).graph for g in np.unique(data.groups)]
-    found: dict[str, Any] = {
+    settings: dict[str, Any] = {
         "num_observations": first.observations.shape[2],
         "num_actions": first.actions.shape[2],
         "num_exogenous": 0 if first.exogenous is None else first.exogenous.shape[2],
@@ -152,9 +152,9 @@ def config_for(data: Dataset, **overrides: Any) -> ModelConfig:
     if not kind_asked_for(overrides).structured:
         preset = {}
         shown = find_structure(data)
-        found |= {"structure": shown.described(), "history": shown.history}
-        found |= {"late_action": shown.late_action, "previous_action": shown.late_action}
-    return configured(with_preset(found, preset, overrides))
+        settings |= {"structure": shown.described(), "history": shown.history}
+        settings |= {"late_action": shown.late_action, "previous_action": shown.late_action}
+    return configured(with_preset(settings, preset, overrides))
 
 
 def with_preset(found: Mapping[str, Any], preset: Mapping[str, Any], asked: Mapping[str, Any]) -> dict[str, Any]:
@@ -228,10 +228,10 @@ def take_units(model: Units, data: Dataset, seed: int) -> Dataset:
 def _acting(model: Model, systems: Sequence[SystemData]) -> Tensor:
     """Which inputs are ever other than zero at nodes of a type."""
     c = model.config
-    found = torch.zeros(c.num_node_types, c.num_inputs)
+    sizes = torch.zeros(c.num_node_types, c.num_inputs)
     for system in systems:
-        found.index_add_(0, system.topology.node_type, (system.inputs != 0).float().sum((0, 1)))
-    return found > 0
+        sizes.index_add_(0, system.topology.node_type, (system.inputs != 0).float().sum((0, 1)))
+    return sizes > 0
 
 
 def _tell_still(model: Model, data: Dataset) -> None:

@@ -151,13 +151,13 @@ def spectrum(system: System, observation: Float[Array, "nodes d"], axis: Axes | 
     """Eigenvalues of the derivative of one step at an observation, in the circle that stability asks for."""
     from gce.views.report.details import step_spectrum
 
-    found = step_spectrum(system, np.asarray(observation, float))
-    if not len(found):
+    eigenvalues = step_spectrum(system, np.asarray(observation, float))
+    if not len(eigenvalues):
         raise InputError("there is no spectrum of a step here: the state is too large, or steps stay in features")
     axis = _axis(axis, xlabel="real part", ylabel="imaginary part")
     angle = np.linspace(0, 2 * np.pi, 200)
     axis.plot(np.cos(angle), np.sin(angle), color="grey", linewidth=1)
-    axis.plot(found.real, found.imag, ".", color="C0")
+    axis.plot(eigenvalues.real, eigenvalues.imag, ".", color="C0")
     axis.set_aspect("equal")
     return axis
 
@@ -198,10 +198,12 @@ def _legend(axis: Axes) -> Axes:
 
 
 def _observations(episode: Episode | Array) -> Array:
-    found: Any = episode.observations if isinstance(episode, Episode) else np.asarray(episode)
-    if found.ndim != 3:
-        raise InputError(f"observations have shape {found.shape}, expected (steps, nodes, coordinates) or an Episode")
-    return found.astype(float)
+    observations: Any = episode.observations if isinstance(episode, Episode) else np.asarray(episode)
+    if observations.ndim != 3:
+        raise InputError(
+            f"observations have shape {observations.shape}, expected (steps, nodes, coordinates) or an Episode"
+        )
+    return observations.astype(float)
 
 
 def _nodes(observations: Array, coordinate: int, nodes: Sequence[int] | None) -> Sequence[int]:

@@ -103,7 +103,7 @@ class PreparedSystem:
 
 def choices(files: Sequence[Path] = ()) -> dict[str, Any]:
     """What the page offers: worlds that a model comes with the package for, test cases, data sets; JSON values."""
-    found: list[dict[str, Any]] = []
+    offered: list[dict[str, Any]] = []
     for name, world in WORLDS.items():
         try:
             model = load_model(shipped(world.usual_model()))
@@ -114,17 +114,17 @@ def choices(files: Sequence[Path] = ()) -> dict[str, Any]:
         trained = "The {} model was trained on {} to {} {}.".format(model.method, *world.object_range, world.words[1])
         entry: dict[str, Any] = {"counted": world.words[1], "potentials": potentials_of(model), "kind": "worlds"}
         note = f"{trained} {model.features.note}".strip()
-        found.append({**entry, "name": name, "objects": sizes, "note": note})
+        offered.append({**entry, "name": name, "objects": sizes, "note": note})
         for case in world.cases if importlib.util.find_spec("pandapower") else ():
             note = "A standard test case; the model was trained on random grids."
-            found.append({**entry, "name": case, "objects": None, "note": note, "kind": "test cases"})
+            offered.append({**entry, "name": case, "objects": None, "note": note, "kind": "test cases"})
     for file in files:
         with Dataset.open(file) as data:
             episodes = {"low": 0, "high": len(data) - 1, "start": 0}
         note = "Systems of this file: the start is the episode's, the model adapts to others of its system."
-        found.append({"counted": "episode", "potentials": {TRAINED: TRAINED}, "name": str(file), "objects": episodes,
+        offered.append({"counted": "episode", "potentials": {TRAINED: TRAINED}, "name": str(file), "objects": episodes,
                       "note": note, "kind": "data sets"})  # fmt: skip
-    return {"worlds": found, "horizons": {"low": HORIZONS[0], "high": HORIZONS[1], "start": HORIZON}}
+    return {"worlds": offered, "horizons": {"low": HORIZONS[0], "high": HORIZONS[1], "start": HORIZON}}
 
 
 def potentials_of(model: Model) -> dict[str, str]:
@@ -300,12 +300,12 @@ def pursue(prepared: PreparedSystem, goal: Array, horizon: int, job: Job) -> dic
     """Plan for a goal and act on the simulator; plans and steps are added to the job as they come."""
     problem, protocol = sought(prepared, goal, horizon)
     env, teller = prepared.env, Teller(prepared, problem, goal, protocol, job)
-    found = {"nothing": _rounded(prepared.distances(prepared.nothing[: horizon + 1], goal))}
+    result = {"nothing": _rounded(prepared.distances(prepared.nothing[: horizon + 1], goal))}
     if env is None:  # what the model expects is all there is
         plan = teller.plan(prepared.start, opening=True)
         for t, observation in enumerate(plan.observations):
             teller.show(t, observation, plan.actions[t - 1] if t else None)
-        return {**found, "figures": {}, "status": plan.status, "advice": plan.status.advice, "harm": [],
+        return {**result, "figures": {}, "status": plan.status, "advice": plan.status.advice, "harm": [],
                 "plan_seconds": [plan.seconds]}  # fmt: skip
     env.reset(seed=env.np_random_seed, options={"parameters": env.parameters, "goal": goal})
     teller.show(0, env._observation(), None)
@@ -314,7 +314,7 @@ def pursue(prepared: PreparedSystem, goal: Array, horizon: int, job: Job) -> dic
     extra = env.extra_figures(run.observations, run.goal)
     shares = ("control_error", "control_error_over_nothing", "control_error_positions", *extra, "cost")
     return {
-        **found,
+        **result,
         "figures": {name: told[name] for name in shares if told.get(name) is not None and np.isfinite(told[name])},
         "status": run.status,
         "advice": run.status.advice,

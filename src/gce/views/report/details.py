@@ -83,12 +83,12 @@ class Details:
 
     def plans(self) -> list[tuple[int, Array, Array]]:
         """(at, actions, observations) of each plan; each goes on to the end of the run."""
-        found, start = [], 0
+        paths, start = [], 0
         for k, at in enumerate(self.plan_at.tolist()):
             end = start + len(self.actions) - at
-            found.append((at, self.plan_actions[start:end], self.plan_observations[start + k : end + k + 1]))
+            paths.append((at, self.plan_actions[start:end], self.plan_observations[start + k : end + k + 1]))
             start = end
-        return found
+        return paths
 
 
 def details_of_run(
@@ -210,11 +210,11 @@ def _model(system: System) -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    found = {"gce": __version__, "python": platform.python_version()}
+    known = {"gce": __version__, "python": platform.python_version()}
     for library in LIBRARIES:
         with suppress(importlib.metadata.PackageNotFoundError):
-            found[library] = importlib.metadata.version(library)
-    return found
+            known[library] = importlib.metadata.version(library)
+    return known
 
 
 def write_details(details: Details, folder: Path) -> None:
