@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 from gce import Dataset
+from gce.envs import world_named
+from gce.envs.recording import record_system
 from gce.errors import InputError
 from gce.trajectory.structure import FORMS, Structure, find_structure
 from small import recorded
@@ -234,3 +236,23 @@ def test_what_slowly_comes_back_is_not_left_alone_by_shifts():
             x = 0.98 * x + rng.normal(size=(3, 1))
         paths.append(np.stack(path))
     assert find_structure(Dataset.from_arrays(paths, None, np.array([[0, 1], [1, 2]]))).shift_invariant == ()
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_rope_is_the_same_in_millimetres_and_turned(turned):
+    """Heights may stand for how springs bend; then shifts along one axis seem to matter."""
+    episodes = []
+    for k in range(12):
+        env = world_named("rope")(objects=5 + k % 3)
+        env.reset(seed=k)
+        episodes += record_system(env, k, 5, 100)
+    c, s = np.cos(0.5), np.sin(0.5)
+    R = 1000 * np.array([[c, -s], [s, c]]) if turned else np.eye(2)
+    observed = [np.concatenate([e.observations[..., :2] @ R.T, e.observations[..., 2:] @ R.T], -1) for e in episodes]
+    edges = [e.graph.edge_index for e in episodes]
+    types = {"edge_type": [e.graph.edge_type for e in episodes], "node_type": [e.graph.node_type for e in episodes]}
+    data = Dataset.from_arrays(
+        observed, [e.actions for e in episodes], edges, groups=[k // 5 for k in range(60)], dt=0.02, **types
+    )
+    found = find_structure(data)
+    assert found.shift_invariant == (0, 1) and found.vectors == ((0, 1), (2, 3)) and not found.turn_invariant
