@@ -30,7 +30,7 @@ from gce.baselines.folder import about as about_baseline
 from gce.baselines.folder import baseline_named
 from gce.baselines.references import Persistence
 from gce.envs import WORLDS
-from gce.errors import InputError
+from gce.errors import InputError, undoubted
 from gce.metrics import nrmse
 from gce.model.files import about_model, load_model, save_model
 from gce.names import METHODS
@@ -111,7 +111,7 @@ class Foreign(Experiment):
         errors = []
         for episode in episodes[-ASKED:]:
             truth = episode.observations.astype(float)
-            with np.errstate(over="ignore", invalid="ignore"):
+            with undoubted(), np.errstate(over="ignore", invalid="ignore"):
                 predicted = found.predict(truth[0], episode.actions, exogenous=episode.exogenous)
                 wrong = nrmse(predicted[1:], truth[1:], unit)
             errors.append(np.nan_to_num(wrong, nan=FAR, posinf=FAR).clip(max=FAR).mean())
