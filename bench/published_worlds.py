@@ -61,7 +61,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("worlds", nargs="+")
     parser.add_argument("--model", type=Path, help="the folder of a model instead of the shipped one")
-    parser.add_argument("--label", default="published", help="what to call it")
+    parser.add_argument("--label", default="published", help="what to call it, such as cko of --form hom")
     parser.add_argument("--systems", type=int, default=48)
     asked = parser.parse_args()
     torch.set_num_threads(1)
