@@ -371,6 +371,7 @@ class Controller:
         if opening:
             doubts.of_start(self.system, expected[0])
             doubts.of_prediction(self.system, expected, actions)
+        if opening and status is not Status.TIME_LIMIT:  # no time is left for what comes
             still = known.lifted(dynamics.rollout(x0, np.zeros_like(settled.u)))
             if outlook := Outlook.of(self.system, p, expected, self._seen(state, still, observation), actions):
                 outlook.say()
