@@ -13,7 +13,9 @@ import tempfile
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
-from kills import digests, ended, forked, half_written, jobs, leftovers, materials, writes_once
+import numpy as np
+
+from kills import digests, ended, forked, gce, half_written, jobs, leftovers, materials, writes_once
 
 ROOM = 64 << 20
 SHARES = (0.0, 0.3, 0.8)
@@ -27,7 +29,34 @@ def more(good: Path) -> dict:
         "control own": ["control", good / "own.h5", "--model", good / "general", "--adapt", 2, "--horizon", 3,
                         "--out", "{out}/run"],
         "demo": ["demo", "--out", "{out}/demo"],
+        "acting": ["control", good / "system", "--env", "disks:Still", "--mapping", good / "mapping.toml", "--goal",
+                   good / "goal.npy", "--horizon", 3, "--out", "{out}/ran"],
+        "record --on dask": ["data", "rope", "--episodes", 60, "--group-size", 5, "--steps", 60, "--on", "dask",
+                             "--workers", 2, "--out", "{out}/x.h5"],
     }  # fmt: skip
+
+
+class Still:
+    """An environment of three nodes in which nothing moves."""
+
+    def __init__(self) -> None:
+        self.low, self.high, self.shape, self.dtype = -np.ones(1), np.ones(1), (1,), np.dtype("f4")
+        self.action_space = self
+
+    def reset(self, seed=None):
+        return np.tile([1.0, 0.0, 0.0], 3), {}
+
+    def step(self, action):
+        return np.tile([1.0, 0.0, 0.0], 3), 0.0, False, False, {}
+
+
+def acted_on(good: Path) -> None:
+    """A system adapted to, a goal of it, and which of the environment's numbers are of which node."""
+    gce("adapt", good / "own.h5", "--episodes", 3, "--model", good / "general", "--out", good / "system")
+    np.save(good / "goal.npy", np.tile([1.0, 0.0, 0.0], (3, 1)))
+    (good / "mapping.toml").write_text(
+        "observations = [[0, 1, 2], [3, 4, 5], [6, 7, 8]]\nactions = [[0], [-1], [-1]]\n"
+    )
 
 
 def tables(folder: Path) -> None:
@@ -71,6 +100,7 @@ def main() -> None:
         good.mkdir()
         with redirect_stderr(io.StringIO()), redirect_stdout(io.StringIO()):
             materials(good)
+            acted_on(good)
         tables(good / "tables")
         disk.mkdir()
         subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={ROOM}", "gce", disk], check=True)
