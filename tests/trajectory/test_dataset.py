@@ -69,9 +69,10 @@ def test_saving_a_part_writes_that_part(tmp_path):
         assert all(same(part[k], episodes[e]) for k, e in enumerate([5, 3, 1]))
 
 
-def test_a_file_is_read_lazily(tmp_path):
+def test_a_large_file_is_read_lazily(tmp_path, monkeypatch):
     import tracemalloc
 
+    monkeypatch.setattr("gce.trajectory.reading.SMALL", 1_000_000)
     size, graph = 200_000, Graph.from_edges(2, [(0, 1)])
     big = Episode(graph, np.zeros((size + 1, 2, 4), np.float32), np.zeros((size, 2, 1), np.float32))
     small = Episode(graph, np.ones((3, 2, 4), np.float32), np.ones((2, 2, 1), np.float32))
@@ -82,6 +83,15 @@ def test_a_file_is_read_lazily(tmp_path):
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 2_000_000 < (tmp_path / "big.h5").stat().st_size
+
+
+def test_who_changes_an_episode_changes_no_other_reading_of_it(tmp_path):
+    """Though a small array is read once."""
+    episodes, groups = mixed()
+    Dataset.from_episodes(episodes, groups).save(tmp_path / "x.h5")
+    with Dataset.open(tmp_path / "x.h5") as data:
+        data[0].observations[:] = 7.0
+        assert all(same(data[k], episodes[k]) for k in range(len(data)))
 
 
 def test_splits_keep_systems_together_and_repeat():

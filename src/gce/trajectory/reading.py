@@ -7,6 +7,7 @@ the first of its rows is given, piece by piece.
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
@@ -44,17 +45,23 @@ WORDS = {"fiu": "numbers", "iu": "whole numbers", "f": "floating-point numbers",
 FILTERS = {1, 2, 3, 4, 5, 6, 32000}
 """HDF5's own, and that of h5py; others are found by loading a library."""
 CHUNK, PIECE = 100_000_000, 1 << 19
+SMALL = 50_000_000
+"""Bytes of an array that is kept in memory once it was verified."""
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 _TRIED: set[tuple[str, int, int, int]] = set()
 EXPECTED = f"a whole {FORMAT} file"
 
 
 class Stored:
-    """An array of a file. Its checksum is verified before the first of its rows is given."""
+    """An array of a file. Its checksum is verified before the first of its rows is given.
+
+    A small one is then kept as it was verified, so that it is read once.
+    """
 
     def __init__(self, array: h5py.Dataset, path: Path, check: bool) -> None:
         self.array, self.path, self._unverified = array, path, check and CHECKSUM in array.attrs
         self.dtype, self.shape, self.ndim = array.dtype, array.shape, array.ndim
+        self._kept: Array | None = None
 
     def __len__(self) -> int:
         return int(self.shape[0])
@@ -63,20 +70,23 @@ class Stored:
         with border(self.path, EXPECTED):
             if self._unverified:
                 self._verify()
+            if self._kept is not None:
+                return np.array(self._kept[rows])
             if self.array.dtype.kind == "O":
                 return np.concatenate([np.zeros(0, object), *texts(self.array)])[rows]
             return np.asarray(self.array[rows])
 
     def _verify(self) -> None:
-        found = 0
-        for piece in pieces(self.array):
+        small = self.dtype.kind != "O" and self.dtype.itemsize * math.prod(self.shape) <= SMALL
+        found, kept = 0, self.array[()] if small else None
+        for piece in pieces(self.array) if kept is None else [kept]:
             found = zlib.crc32(as_bytes(piece), found)
         if found != self.array.attrs[CHECKSUM]:
             raise InputError(
                 f"the checksum of {self.array.name.strip('/')} does not fit its content: the file was changed or "
                 "damaged after writing; restore it, or add --unchecked where you know why"
             )
-        self._unverified = False
+        self._unverified, self._kept = False, kept
 
     def close(self) -> None:
         if self.array:
