@@ -154,6 +154,9 @@ def test_other_files_and_other_unfinished_work_are_left_alone(tmp_path):
     (tmp_path / "y.h5.parts" / "mine").touch()
     with pytest.raises(InputError, match="unfinished work of another recording"):
         record(SMALL, tmp_path / "y.h5")
+    os.mkfifo(tmp_path / "y.h5.parts" / "recording.json")  # which would be waited for without end
+    with pytest.raises(InputError, match="is not a file"):
+        record(SMALL, tmp_path / "y.h5")
     assert (tmp_path / "x.h5").read_text() == "precious" and (tmp_path / "y.h5.parts" / "mine").exists()
 
 

@@ -26,7 +26,7 @@ import numpy as np
 from gce.cluster.crew import crew, key_of
 from gce.envs import GraphEnv, world_named
 from gce.errors import InputError, real, said_of, whole
-from gce.files import locked, read_npz, writable, write_text
+from gce.files import locked, read_bytes, read_npz, writable, write_text
 from gce.names import some
 from gce.trajectory import Dataset, Episode, Limits, Writer
 
@@ -171,7 +171,7 @@ def _record(
     if out.exists():
         _refuse_to_overwrite(out, metadata)
         folder, note = _parts_of(out)
-        if not note.exists() or note.read_text() == json.dumps(metadata, sort_keys=True):
+        if not note.exists() or read_bytes(note) == json.dumps(metadata, sort_keys=True).encode():
             shutil.rmtree(folder, ignore_errors=True)  # what a kill left after the file had got its name
         return progress(sum(recording.episodes_of(g) for g in groups))
     folder = _parts_folder(out, metadata)
@@ -331,7 +331,7 @@ def _parts_folder(out: Path, metadata: dict[str, Any]) -> Path:
     (folder, note), text = _parts_of(out), json.dumps(metadata, sort_keys=True)
     if folder.exists():
         _sweep(folder)
-        if any(folder.iterdir()) and (not note.exists() or note.read_text() != text):
+        if any(folder.iterdir()) and (not note.exists() or read_bytes(note) != text.encode()):
             raise InputError(f"{folder} holds unfinished work of another recording; finish it or remove the folder")
         if note.exists():
             return folder
