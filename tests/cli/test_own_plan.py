@@ -254,3 +254,20 @@ def test_limits_say_who_acts_and_how_far(tmp_path):
         file.write_text(text)
         with pytest.raises(InputError, match=words):
             found()
+
+
+def test_a_plan_is_exported_as_c_and_says_what_it_promises(place, capsys, tmp_path):
+    asked = ["control", str(place / "adapted"), "--start", str(place / "start.csv"), "--goal", str(place / "goal.csv")]
+    main([*asked, "--horizon", "6", "--export", str(tmp_path / "act.c"), "--json"])
+    answer = json.loads(capsys.readouterr().out)
+    assert "#define GCE_STEPS 6" in (tmp_path / "act.c").read_text()
+    promised = answer["expected_error"]
+    assert promised["low"] <= promised["error"] <= promised["high"]
+    assert promised["worth"] == (promised["error"] < promised["nothing"])
+    for given, told in (
+        (["--export", "act.py"], "ends in .c"),
+        (["--export", "a.c", "--env", "m:f"], "leave --env out"),
+    ):
+        with pytest.raises(SystemExit) as ended:
+            main([*asked, *given])
+        assert ended.value.code == 2 and told in capsys.readouterr().err

@@ -21,7 +21,7 @@ from jaxtyping import Float
 from scipy.linalg import LinAlgError
 
 from gce.control.settle import SHARES, Dynamics, Task, dense_path
-from gce.control.solver import LARGE, Solver, box_qp
+from gce.control.solver import LARGE, Solver, box_qp, limited_qp
 from gce.control.tracking import ControlLimits, ControlPath, DensePath, Status, Tracking, columns, rows
 
 Array = np.ndarray
@@ -51,6 +51,8 @@ class Prepared:
             H, g, G = self.condensed
             limits = self.problem.limits
             low, high = limits.low.reshape(-1), limits.high.reshape(-1)
+            if limits.rate is not None:
+                return limited_qp(H, g + G @ (x0 - self.expected), limits)
             try:
                 u, _ = box_qp(H, g + G @ (x0 - self.expected), low, high, self.u.reshape(-1))
                 return u.reshape(self.u.shape), Status.SOLVED
@@ -79,7 +81,7 @@ def prepared(
     """
     along = _Kept(dynamics, before, passed, np.concatenate([np.concatenate([x0[None], x[:-1]]), u], axis=1))
     problem = task.along(along, x0, x, u).damped(u, damping)
-    boxed = problem.soft is None and problem.limits.rate is None and isinstance(problem.path, DensePath)
+    boxed = problem.soft is None and isinstance(problem.path, DensePath)
     found = condense(problem) if condensing and boxed and u.size <= LARGE else None
     return Prepared(problem, x0, u, found, damping, least, along.at)
 

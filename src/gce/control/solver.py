@@ -44,7 +44,7 @@ from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
 from gce.control.graph_path import LinearPath
 from gce.control.matrix_free import solve_matrix_free
-from gce.control.tracking import DensePath, Status, Tracking, columns, dense, rows
+from gce.control.tracking import ControlLimits, DensePath, Status, Tracking, columns, dense, rows
 from gce.errors import InputError
 from gce.names import add, registered
 
@@ -110,8 +110,6 @@ POLISH = 5
 
 def solve_qp(problem: Tracking, tolerance: float = 1e-9) -> tuple[Float[np.ndarray, "M n"], Status]:
     """(controls, status); the controls keep to the limits exactly."""
-    import piqp
-
     path, limits, E = problem.path, problem.limits, problem.E
     if not isinstance(path, DensePath if problem.soft is not None else DensePath | LinearPath):
         raise InputError(
@@ -123,6 +121,25 @@ def solve_qp(problem: Tracking, tolerance: float = 1e-9) -> tuple[Float[np.ndarr
     H[np.diag_indices(M * n)] += np.square(problem.w).reshape(-1)
     miss = rows(E, still) - problem.e
     g = (path.adjoint(columns(E, miss)) - problem.w * problem.v).reshape(-1)
+    soft = None
+    if problem.soft is not None:
+        S = path.responses(dense(problem.soft.S, M)).reshape(-1, M * n)
+        at = rows(problem.soft.S, still).reshape(-1)
+        soft = S, problem.soft.low.reshape(-1) - at, problem.soft.high.reshape(-1) - at
+    return limited_qp(H, g, limits, tolerance, soft)
+
+
+def limited_qp(
+    H: Float[np.ndarray, "k k"],
+    g: Float[np.ndarray, " k"],
+    limits: ControlLimits,
+    tolerance: float = 1e-9,
+    soft: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None,
+) -> tuple[Float[np.ndarray, "M n"], Status]:
+    """The same without its states; soft: (S, l, h)."""
+    import piqp
+
+    M, n = limits.low.shape
     low, high = limits.low.reshape(-1), limits.high.reshape(-1)
     blocks, bottoms, tops = [], [], []
     if limits.rate is not None:
@@ -133,13 +150,10 @@ def solve_qp(problem: Tracking, tolerance: float = 1e-9) -> tuple[Float[np.ndarr
         reach = np.tile(limits.rate, M)
         blocks, bottoms, tops = [difference], [first - reach], [first + reach]
     slack = 0
-    if problem.soft is not None:
-        S = path.responses(dense(problem.soft.S, M)).reshape(-1, M * n)
-        slack = len(S)
-        at = rows(problem.soft.S, still).reshape(-1)
-        blocks.append(S)
-        bottoms.append(problem.soft.low.reshape(-1) - at)
-        tops.append(problem.soft.high.reshape(-1) - at)
+    if soft is not None:
+        slack = len(soft[0])
+        for rows_of, part in zip((blocks, bottoms, tops), soft, strict=True):
+            rows_of.append(part)
     if slack:
         H = np.block([[H, np.zeros((M * n, slack))], [np.zeros((slack, M * n)), np.eye(slack)]])
         g, low = np.append(g, np.zeros(slack)), np.append(low, np.full(slack, -np.inf))
