@@ -225,6 +225,6 @@ def test_a_world_without_a_model_is_told():
 @pytest.mark.parametrize("folder", sorted(shipped("rope").parent.iterdir()), ids=lambda folder: folder.name)
 def test_a_model_of_the_package_is_small_and_says_what_made_it(folder):
     about = about_model(folder)
-    assert about["command"].startswith("gce train") and {"data", "seed", "seconds"} <= about.keys()
+    assert about["command"].startswith("gce train") and {"data", "seed", "validation_nrmse"} <= about.keys()
     assert sum(file.stat().st_size for file in folder.iterdir()) < 2_000_000
     assert load_model(folder).config.world == about["data"]["world"]
