@@ -224,7 +224,9 @@ def main() -> None:
     asked.add_argument("--terms", type=int, default=100)
     asked.add_argument("--seed", type=int, default=0)
     asked.add_argument("--job", help="this alone")
+    asked.add_argument("--minutes", type=float, default=np.inf, help="no signal is sent after so many")
     asked = asked.parse_args()
+    end = time.monotonic() + 60 * asked.minutes
     import torch
 
     from gce.reproduce.runner import EXPERIMENTS
@@ -259,7 +261,10 @@ def main() -> None:
                 failures += 1
                 print(name, "two equal runs differ in", [k for k in found[0] if found[0][k] != found[1].get(k)])
         shares = np.array([SHARES.get(name, 1) for name in known], float)
-        for number in [signal.SIGKILL] * asked.kills + [signal.SIGTERM] * asked.terms:
+        for k in rng.permutation(asked.kills + asked.terms):
+            if time.monotonic() > end:
+                break
+            number = signal.SIGKILL if k < asked.kills else signal.SIGTERM
             name = str(rng.choice(list(known), p=shares / shares.sum()))
             wrong = trial(name, known[name], number, whole[name], seconds[name], rng, folder)
             counts[name, number.name] += 1

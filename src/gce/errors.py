@@ -91,5 +91,27 @@ def table(name: str, value: Any, finite: bool | None = True) -> np.ndarray:
     return array
 
 
+def integers(name: str, value: Any) -> np.ndarray:
+    """Whole numbers, of 64 bits."""
+    import numpy as np
+
+    if isinstance(value, np.ndarray) and value.dtype.kind in "iu":
+        return value.astype(np.int64)
+    array = table(name, value)
+    if not np.array_equal(array, np.rint(array)) or (np.abs(array) >= 2**63).any():
+        raise InputError(f"{name} holds {_short(value)}, expected whole numbers")
+    return array.astype(np.int64)
+
+
+def listed(name: str, value: Any, of: str) -> list[Any]:
+    """The entries of a list, a tuple or an array; text is none. of: what they should be, as part of the sentence."""
+    if isinstance(value, str | bytes | dict) or not hasattr(value, "__len__") or not hasattr(value, "__iter__"):
+        raise InputError(f"{name} is {_short(value)} ({type(value).__name__}), expected a list of {of}")
+    try:
+        return list(value)
+    except TypeError:  # an array without axes
+        raise InputError(f"{name} is {_short(value)}, expected a list of {of}") from None
+
+
 def _short(value: Any) -> str:
     return repr(value).replace("\n", " ")[:60]

@@ -17,7 +17,7 @@ from jaxtyping import Float, Int
 from numpy.typing import ArrayLike
 from scipy import sparse
 
-from gce.errors import InputError
+from gce.errors import InputError, integers, table
 from gce.files import check_cap
 from gce.graphs.families import erdos_renyi, is_connected, lattice, ring
 from gce.graphs.hyperedges import check, memberships
@@ -217,9 +217,9 @@ class Graph(Shown):
         """
         if num_nodes < 1:
             raise InputError(f"a graph needs at least one node, got num_nodes = {num_nodes}")
-        pairs = _integers("edges", edges).reshape(-1, 2)
+        pairs = integers("edges", edges).reshape(-1, 2)
         _check_numbering(pairs.T, num_nodes)
-        kinds = np.zeros(len(pairs), np.int64) if edge_type is None else _integers("edge_type", edge_type)
+        kinds = np.zeros(len(pairs), np.int64) if edge_type is None else integers("edge_type", edge_type)
         given = _table("edge_attributes", edge_attributes, len(pairs))
         if len(kinds) != len(pairs):
             raise InputError(f"edge_type has {len(kinds)} entries for {len(pairs)} edges; give one each")
@@ -231,7 +231,7 @@ class Graph(Shown):
         lonely = np.setdiff1d(np.arange(num_nodes), pairs[pairs[:, 0] == pairs[:, 1], 0])
         if self_type is None:
             self_type = kinds.max() + 1 if kinds.size else 0
-        self_kinds = np.broadcast_to(_integers("self_type", self_type), (num_nodes,))[lonely]
+        self_kinds = np.broadcast_to(integers("self_type", self_type), (num_nodes,))[lonely]
         pairs = np.concatenate([pairs, np.stack([lonely, lonely], axis=1)])
         kinds = np.concatenate([kinds, self_kinds])
         given = np.concatenate([given, np.zeros((len(lonely), given.shape[1]))])
@@ -240,10 +240,10 @@ class Graph(Shown):
         return cls(
             edge_index=np.ascontiguousarray(pairs[order].T),
             edge_type=kinds[order],
-            node_type=np.zeros(num_nodes, np.int64) if node_type is None else _integers("node_type", node_type),
+            node_type=np.zeros(num_nodes, np.int64) if node_type is None else integers("node_type", node_type),
             node_attributes=_table("node_attributes", node_attributes, num_nodes),
             edge_attributes=given[order],
-            tied=None if tied is None else _integers("tied", tied),
+            tied=None if tied is None else integers("tied", tied),
             hyperedges=None if hyperedges is None else memberships(hyperedges, hyperedge_type),
         )
 
@@ -365,19 +365,12 @@ def _first_repeat(keys: np.ndarray) -> int:
     return int(ordered[np.flatnonzero(np.diff(ordered) == 0)[0]])
 
 
-def _integers(name: str, values: ArrayLike) -> np.ndarray:
-    array = np.asarray(values)
-    if array.size and not (np.issubdtype(array.dtype, np.integer) or np.array_equal(array, np.rint(array))):
-        raise InputError(f"{name} holds {array.dtype} values, expected whole numbers")
-    return array.astype(np.int64)
-
-
 def _table(name: str, values: ArrayLike | None, rows: int) -> np.ndarray:
     """A float table with a row for each node or edge; None has no columns."""
     if values is None:
         return np.zeros((rows, 0))
-    table = np.asarray(values, dtype=np.float64)
-    table = table[:, None] if table.ndim == 1 else table
-    if table.ndim != 2 or len(table) != rows:
-        raise InputError(f"{name} has shape {table.shape}, expected ({rows}, columns)")
-    return table
+    array = table(name, values, finite=None)  # what is not finite is told by its place
+    array = array[:, None] if array.ndim == 1 else array
+    if array.ndim != 2 or len(array) != rows:
+        raise InputError(f"{name} has shape {array.shape}, expected ({rows}, columns)")
+    return array

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Int
 from numpy.typing import ArrayLike
 
-from gce.errors import InputError
+from gce.errors import InputError, integers, listed
 from gce.files import check_cap
 
 FEWEST = 3
@@ -22,13 +22,17 @@ def memberships(
     groups: Sequence[Sequence[int]] | None, types: ArrayLike | None = None
 ) -> Int[np.ndarray, "3 members"] | None:
     """From the nodes of each hyperedge, and the type of each, by default 0; None where there are none."""
-    if groups is None or len(groups) == 0:
+    groups = [] if groups is None else listed("hyperedges", groups, "the nodes of each")
+    if not groups:
         return None
-    kinds = np.zeros(len(groups), np.int64) if types is None else np.asarray(types, np.int64)
+    kinds = np.zeros(len(groups), np.int64) if types is None else integers("hyperedge_type", types)
     if kinds.shape != (len(groups),):
         raise InputError(f"hyperedge_type has shape {kinds.shape} for {len(groups)} hyperedges; give one each")
-    columns = [(k, int(node), kinds[k]) for k, nodes in enumerate(groups) for node in nodes]
-    return np.array(columns, np.int64).reshape(-1, 3).T
+    nodes = [integers(f"hyperedge {k}", listed(f"hyperedge {k}", one, "nodes")) for k, one in enumerate(groups)]
+    if any(one.ndim != 1 for one in nodes):
+        raise InputError("a hyperedge holds lists, expected the numbers of its nodes")
+    columns = [np.stack([np.full(len(one), k), one, np.full(len(one), kinds[k])]) for k, one in enumerate(nodes)]
+    return np.concatenate(columns, axis=1).astype(np.int64)
 
 
 def check(hyperedges: Int[np.ndarray, "3 members"], nodes: int) -> None:

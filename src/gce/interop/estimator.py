@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from gce.errors import InputError
+from gce.errors import InputError, listed, table
 from gce.trajectory import Dataset
 
 
@@ -118,11 +118,15 @@ class Regressor:
         system = self._system(group)
         inputs = system.model.config.num_actions
         predictions = []
+        X = listed("X", X, "arrays")
+        acted = None if u is None else listed("u", u, "arrays")
+        if acted is not None and len(acted) < len(X):
+            raise InputError(f"u has {len(acted)} arrays, X {len(X)}; give one a trajectory")
         for k, x in enumerate(X):
             x = self._lifted(x, 1 if self._alone else 2)
-            if u is None and (inputs or x.ndim < 3):
+            if acted is None and (inputs or x.ndim < 3):
                 raise InputError("the system takes actions, which are missing; give u, one array a trajectory")
-            steps = np.zeros((len(x) - 1, x.shape[1], 0)) if u is None else self._lifted(u[k], 2 if self._alone else 3)
+            steps = self._lifted(acted[k], 2 if self._alone else 3) if acted else np.zeros((len(x) - 1, x.shape[1], 0))
             predicted = system.predict(x[0] if x.ndim == 3 else x, steps)
             predictions.append(predicted[:, 0] if self._alone else predicted)
         return predictions
@@ -146,10 +150,12 @@ class Regressor:
 
     def _data(self, X: Any, u: Any, edge_index: Any, groups: Any, system: dict[str, Any]) -> Dataset:
         if self._alone:
-            for k, x in enumerate(X):
-                if np.ndim(x) != 2:
+            X, u = listed("X", X, "arrays"), None if u is None else listed("u", u, "arrays")
+            for k, x in enumerate([*X, *(u or ())]):
+                shape = table("a trajectory", x, finite=None).shape
+                if len(shape) != 2:
                     raise InputError(
-                        f"trajectory {k} has shape {np.shape(x)}; without edge_index a system is one object and a "
+                        f"trajectory {k % len(X)} has shape {shape}; without edge_index a system is one object and a "
                         "trajectory [T+1, coordinates]: give edge_index for several"
                     )
             X = [np.asarray(x)[:, None] for x in X]
@@ -159,7 +165,7 @@ class Regressor:
 
     def _lifted(self, values: Any, observation: int) -> np.ndarray:
         """Of one object: with an axis for it before the last one."""
-        array = np.asarray(values, dtype=np.float64)
+        array = table("an array", values, finite=None)
         if array.ndim not in (observation, observation + 1):
             raise InputError(
                 f"an array has shape {array.shape}; give {observation} axes, or one more, for the "

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gce.errors import InputError, real, said_of, table
+from gce.errors import InputError, listed, real, said_of, table
 from gce.graphs.graph import Graph, edge_places
 from gce.graphs.hyperedges import memberships
 from gce.trajectory.episode import Episode, Limits, check_arrays
@@ -25,7 +25,8 @@ def episodes_from_arrays(
 ) -> tuple[list[Episode], list[int]]:
     """Episodes and the number of the system of each; see `Dataset.from_arrays`.
 
-    systems: what describes one, by name: a value for all or a list with one an episode, and how many axes that has.
+    systems: what describes one, by name: a value for all or a list with one an episode, and how many axes that has;
+        hyperedges come with their types.
     """
     seen = _episodes("observations", observations, ("T+1", "nodes", "coordinates"))
     count = len(seen)
@@ -34,6 +35,8 @@ def episodes_from_arrays(
     if actions is not None:
         acted = _episodes("actions", actions, ("T", "nodes", "action coordinates"), count)
     known = _episodes("exogenous", exogenous, ("T", "nodes", "inputs"), count) if exogenous is not None else None
+    hyperedges, types = systems["hyperedges"][0]
+    systems = systems | {"hyperedges": (_each_hyperedges(hyperedges, types, count), 2)}
     per_episode = {name: _each(name, value, rank, count) for name, (value, rank) in systems.items()}
     indices = per_episode["edge_index"]
     numbers = _groups(groups, count, all(i is indices[0] or np.array_equal(i, indices[0]) for i in indices))
@@ -92,14 +95,15 @@ def _by_receiver(
     return [np.pad(c, ((0, 0), (0, 0), (0, max(0, most - c.shape[2]))))[..., :most] for c in found]
 
 
-def each_hyperedges(hyperedges: Any, types: Any, count: int) -> list[np.ndarray] | None:
+def _each_hyperedges(hyperedges: Any, types: Any, count: int) -> list[np.ndarray] | None:
     """The memberships in each episode, from hyperedges of all or of each; None where there are none."""
-    first = next((group for group in hyperedges or () if len(group)), None)
+    given = [] if hyperedges is None else listed("hyperedges", hyperedges, "the nodes of each")
+    first = next((some for one in given if (some := listed("a hyperedge", one, "nodes"))), None)
     if first is None:
         return None
-    every = np.ndim(first[0]) == 0
-    groups = [hyperedges] * count if every else hyperedges
-    kinds = [types] * count if every or types is None else types
+    every = _rank(first[0]) == 0
+    groups = [given] * count if every else given
+    kinds = [types] * count if every or types is None else listed("hyperedge_type", types, "those of each episode")
     if not len(groups) == len(kinds) == count:
         raise InputError(
             f"hyperedges are of {len(groups)} episodes, observations of {count}; give them for all or each"
@@ -134,7 +138,7 @@ def describe(dt: float, structure: dict[str, Any] | None, names: dict[str, Any],
     if isinstance(dt, bool) or not isinstance(dt, int | float) or not 0 < dt < np.inf:
         raise InputError(f"dt is {dt!r}, expected the seconds a step takes, such as 0.02")
     columns = {"observation_names": episode.observations.shape[2], "action_names": episode.actions.shape[2]}
-    given = {key: list(value) for key, value in names.items() if value is not None}
+    given = {key: listed(key, value, "names") for key, value in names.items() if value is not None}
     for key, value in given.items():
         if len(value) != columns[key]:
             raise InputError(f"{key} has {len(value)} entries for {columns[key]} columns; give one each")
@@ -185,7 +189,7 @@ def _graphs(described: list[Any], sizes: list[int], firsts: list[int], undirecte
 
 def _node_names(names: Any, nodes: int, where: str) -> list[str]:
     """One name a node, each its own."""
-    named = [str(name) for name in names]
+    named = [str(name) for name in listed(f"{where}node_names", names, "names")]
     if len(named) != nodes or len(set(named)) != nodes:
         raise InputError(f"{where}node_names are {named[:8]} for {nodes} nodes; give every node a name of its own")
     return named
@@ -256,9 +260,12 @@ def _groups(groups: Sequence[Hashable] | None, count: int, one_graph: bool) -> l
                 "groups with the name or number of each episode's system"
             )
         return [0] * count
-    if len(groups) != count:
+    if len(listed("groups", groups, "names or numbers")) != count:
         raise InputError(f"groups has {len(groups)} entries for {count} episodes; give one an episode")
-    order = list(dict.fromkeys(groups))
+    try:
+        order = list(dict.fromkeys(groups))
+    except TypeError:
+        raise InputError("groups holds what is neither a name nor a number; give one an episode") from None
     return [order.index(g) for g in groups]
 
 

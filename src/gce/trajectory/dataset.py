@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int
 
-from gce.errors import InputError
+from gce.errors import InputError, listed, of_kind
 from gce.files import border, parsed_json
 from gce.graphs.graph import Graph
 from gce.names import Shown, some
@@ -122,9 +122,16 @@ class Dataset(Shown, Sequence[Episode]):
         dt: seconds a step. observation_names, action_names: one a coordinate. structure: what a model should know, see
             the file format.
         """
-        from gce.trajectory.arrays import describe, each_hyperedges, episodes_from_arrays
+        from gce.trajectory.arrays import describe, episodes_from_arrays
 
-        low, high = (None, None) if action_bounds is None else action_bounds
+        low, high = (None, None)
+        if action_bounds is not None:
+            bounds = listed("action_bounds", action_bounds, "two: the lowest and the highest")
+            if len(bounds) != 2:
+                raise InputError(f"action_bounds has {len(bounds)} entries, expected two: the lowest and the highest")
+            low, high = bounds
+        if structure is not None:
+            of_kind("structure", structure, dict, "see the file format")
         episodes, numbers = episodes_from_arrays(
             observations,
             actions,
@@ -137,7 +144,7 @@ class Dataset(Shown, Sequence[Episode]):
                 "node_type": (node_type, 1),
                 "edge_attributes": (edge_attributes, 2),
                 "node_attributes": (node_attributes, 2),
-                "hyperedges": (each_hyperedges(hyperedges, hyperedge_type, len(observations)), 2),
+                "hyperedges": ((hyperedges, hyperedge_type), 2),
                 "node_names": (node_names, 1),
                 "actuated": (actuated, 1),
                 "the lowest action": (low, 2),
@@ -149,7 +156,10 @@ class Dataset(Shown, Sequence[Episode]):
             more = episodes[0].actions.shape[2] - (0 if actions is None else np.shape(actions[0])[2])
             structure = {**(structure or {}), "edge_actions": more}
             if action_names is not None:
-                action_names = [*action_names, *(f"edge_action_{k}" for k in range(more))]
+                action_names = [
+                    *listed("action_names", action_names, "names"),
+                    *(f"edge_action_{k}" for k in range(more)),
+                ]
         names = {"observation_names": observation_names, "action_names": action_names}
         return cls.from_episodes(episodes, numbers, describe(dt, structure, names, episodes[0]))
 
