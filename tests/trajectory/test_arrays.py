@@ -224,6 +224,13 @@ def test_a_group_without_limits_beside_others_is_refused(tmp_path):
         ({"action_bounds": (-np.ones(3), 1)}, r"lowest action has shape \(3,\), expected a number, \(2,\)"),
         ({"dt": 0}, "dt is 0, expected the seconds"),
         ({"action_names": ["u"]}, "action_names has 1 entries for 2 columns"),
+        ({"node_names": 0}, "node_names is 0"),
+        ({"observations": 1.0, "hyperedges": [[0, 1, 2]]}, "observations is a float"),
+        ({"hyperedges": 1.0}, "hyperedges is 1.0"),
+        ({"hyperedges": [0, 1, 2]}, "a hyperedge is 0"),
+        ({"hyperedges": [[0, 1, "x"]]}, "expected real numbers"),
+        ({"hyperedges": [[0, 1, 2]], "hyperedge_type": ["x"]}, "hyperedge_type is"),
+        ({"node_attributes": [["x"]] * 4}, "node_attributes is"),
     ],
 )
 def test_what_does_not_fit_is_explained(change, sentence):
