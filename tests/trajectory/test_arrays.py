@@ -216,6 +216,8 @@ def test_a_group_without_limits_beside_others_is_refused(tmp_path):
         ({"node_type": [0.5] * 4}, "whole numbers from 0"),
         ({"node_attributes": np.zeros((3, 1))}, r"node_attributes has shape \(3, 1\), expected \(4"),
         ({"edge_attributes": np.zeros((3, 1))}, "edge_attributes has 3 rows for 4 edges"),
+        ({"edge_attributes": 2.0}, "edge_attributes has no rows for 4 edges"),
+        ({"node_type": [0, [1], 2, 3]}, "node_type is .*, expected an array of numbers"),
         ({"exogenous": [np.zeros((4, 4, 1)), np.zeros((9, 4, 1))]}, "4 rows of exogenous inputs for 5 steps"),
         ({"actuated": [7]}, "actuated has node 7 but there are 4 nodes"),
         ({"actuated": [True]}, "one truth value a node"),

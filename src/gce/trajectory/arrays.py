@@ -160,9 +160,10 @@ def _graphs(described: list[Any], sizes: list[int], firsts: list[int], undirecte
         node_types.append(np.zeros(nodes, np.int64) if given is None else given)
         if edge_table is not None:
             edge_table = table(f"{where}edge_attributes", edge_table)
-            if len(edge_table) != index.shape[1]:
+            rows_given = len(edge_table) if edge_table.ndim else "no"
+            if rows_given != index.shape[1]:
                 raise InputError(
-                    f"{where}edge_attributes has {len(edge_table)} rows for {index.shape[1]} edges; give one an edge"
+                    f"{where}edge_attributes has {rows_given} rows for {index.shape[1]} edges; give one an edge"
                 )
             edge_table = edge_table[rows]
         tables.append(edge_table)
@@ -199,6 +200,7 @@ def _whole(name: str, values: Any, count: int, what: str, where: str) -> np.ndar
     """Types: whole numbers from 0, one each."""
     if values is None:
         return None
+    table(f"{where}{name}", values)
     types = np.asarray(values)
     if types.shape != (count,):
         raise InputError(f"{where}{name} has shape {types.shape}, expected ({count},): one type {what}")
