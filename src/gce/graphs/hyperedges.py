@@ -6,11 +6,10 @@ and the type of the hyperedge.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from jaxtyping import Int
-from numpy.typing import ArrayLike
 
 from gce.errors import InputError, integers, listed
 from gce.files import check_cap
@@ -18,9 +17,7 @@ from gce.files import check_cap
 FEWEST = 3
 
 
-def memberships(
-    groups: Sequence[Sequence[int]] | None, types: ArrayLike | None = None
-) -> Int[np.ndarray, "3 members"] | None:
+def memberships(groups: Any, types: Any = None) -> Int[np.ndarray, "3 members"] | None:
     """From the nodes of each hyperedge, and the type of each, by default 0; None where there are none."""
     groups = [] if groups is None else listed("hyperedges", groups, "the nodes of each")
     if not groups:
