@@ -124,6 +124,8 @@ class Regressor:
             raise InputError(f"u has {len(acted)} arrays, X {len(X)}; give one a trajectory")
         for k, x in enumerate(X):
             x = self._lifted(x, 1 if self._alone else 2)
+            if not len(x):
+                raise InputError(f"trajectory {k} is empty; give its first observation")
             if acted is None and (inputs or x.ndim < 3):
                 raise InputError("the system takes actions, which are missing; give u, one array a trajectory")
             steps = self._lifted(acted[k], 2 if self._alone else 3) if acted else np.zeros((len(x) - 1, x.shape[1], 0))
