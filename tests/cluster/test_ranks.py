@@ -97,7 +97,7 @@ def test_two_ranks_train_every_method_as_one_does(tmp_path):
         assert one.keys() == two.keys()
         # In the general method a change of gradients by a part in 10^8 moves losses by a hundredth within 20 iterations
         # on one rank too; that its gradients are the same is the next test.
-        near = 1e-3 if name == "rope" else 1e-5
+        near = 1e-2 if name == "rope" else 1e-5
         for key in (key for key in one if key.startswith(("model.", "best.")) and one[key].numel()):
             apart = (one[key].double() - two[key].double()).abs().max()
             assert apart <= near * one[key].double().abs().max().clamp(min=1.0), (name, key)

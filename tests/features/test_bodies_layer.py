@@ -9,8 +9,8 @@ import torch
 from gce.envs.recording import Recording, record
 from gce.graphs.topology import Topology
 from gce.model.step import Stepper
+from gce.system.stability import blocks, certificate
 from gce.system.system import adapt
-from gce.system.uncertainty import blocks, certificate
 from gce.training.preparation import config_for, prepare
 from gce.trajectory import Dataset
 from small import system_episodes, untrained

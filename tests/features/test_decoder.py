@@ -7,8 +7,8 @@ from gce.graphs.topology import Topology
 from gce.model.files import load_model, save_model
 from gce.model.step import Stepper
 from gce.planning.controller import dynamics_of
+from gce.system.stability import certificate
 from gce.system.system import adapt
-from gce.system.uncertainty import certificate
 from gce.training.batches import SystemData, TrainingConfig, draw_batch, loss_of
 from small import close, recorded, system_episodes, untrained
 

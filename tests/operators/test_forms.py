@@ -9,8 +9,8 @@ from gce.model.files import load_model, save_model
 from gce.operators import FORMS, PAPER_FORMS, Form, Shape, make_form, register_form
 from gce.operators.regression import Moments, moments_of, solve
 from gce.potentials import gibbs_weights, make_potential
+from gce.system.stability import certificate
 from gce.system.system import adapt
-from gce.system.uncertainty import certificate
 from gce.views.report.details import operator_spectrum
 from small import system_episodes, untrained
 

@@ -10,7 +10,7 @@ from gce.control.settle import Task, settle
 from gce.control.tracking import ControlLimits, Status
 from gce.errors import InputError
 from gce.planning.controller import Controller
-from gce.planning.outlook import Outlook
+from gce.system.uncertainty import Outlook
 from general import pendulums, trained
 from plans import Linear, random_path
 from small import system_episodes, untrained
@@ -42,10 +42,13 @@ def test_errors_grow_where_a_plan_leaves_what_was_recorded():
     episodes = system_episodes("rope")
     system, o = gce.adapt(untrained("rope"), episodes[:3]), episodes[3].observations.astype(float)
     problem = gce.Problem(5, o[5], *(side * np.abs(episodes[3].actions).max(0) for side in (-1, 1)))
-    inside = Outlook.of(system, problem, o[:6], o[:6], episodes[0].actions[:5].astype(float))
-    outside = Outlook.of(system, problem, o[:6], o[:6], 100 * episodes[0].actions[:5].astype(float))
+    inside = Outlook.of(system, problem.goals[-1], None, o[:6], o[:6], episodes[0].actions[:5].astype(float))
+    outside = Outlook.of(system, problem.goals[-1], None, o[:6], o[:6], 100 * episodes[0].actions[:5].astype(float))
     assert inside.beyond < 0.1 < outside.beyond and outside.error > inside.error
-    assert Outlook.of(system, problem, o[:6] * np.nan, o[:6], episodes[0].actions[:5].astype(float)) is None
+    assert (
+        Outlook.of(system, problem.goals[-1], None, o[:6] * np.nan, o[:6], episodes[0].actions[:5].astype(float))
+        is None
+    )
 
 
 def test_no_plan_is_dearer_than_doing_nothing():

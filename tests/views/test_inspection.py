@@ -10,8 +10,8 @@ from gce.errors import InputError
 from gce.metrics import nrmse
 from gce.model.step import Stepper
 from gce.potentials import gibbs_weights
+from gce.system.stability import blocks
 from gce.system.system import adapt
-from gce.system.uncertainty import blocks
 from gce.system.weights import weights_along
 from gce.views.report.details import fit_by_episodes, operator_spectrum, step_spectrum
 from small import close, system_episodes, untrained

@@ -257,8 +257,8 @@ class Control(Reads):
         self, env: Any, system: Any, parameters: Any, goal: Any, M: int, seed: int, adapted: list[Any], recorded: Any
     ) -> dict[str, Any]:
         from gce import __version__
-        from gce.control.problem import control_error
-        from gce.planning.closed_loop import control, figures, harm, problem_for
+        from gce.control.problem import control_error, harm
+        from gce.planning.closed_loop import control, figures, problem_for
         from gce.planning.controller import Controller, in_space_of
         from gce.planning.observer import Filter, noise_scale
         from gce.views.report.details import details_of_run
@@ -292,7 +292,7 @@ class Control(Reads):
             )
             run = control(env, controller, protocol.feedback, done, observer)
         reached = figures(env, run, recorded)
-        for sentence in harm(env, reached):
+        for sentence in harm(env.words[2], reached):
             warn(sentence)
         answer = {
             **reached,

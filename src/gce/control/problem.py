@@ -161,6 +161,18 @@ def control_error(final: Float[np.ndarray, "nodes d"], goal: Float[np.ndarray, "
     return float(np.linalg.norm(final - goal) / np.linalg.norm(goal))
 
 
+def harm(positions: str, figures: dict[str, Any]) -> list[str]:
+    """Sentences about coordinates that a run left further from the goal than doing nothing does.
+
+    positions: what they are called; figures: `rms_positions` and `rms_rates`, each (of the run, of doing nothing).
+    """
+    return [
+        f"{what} end {figures[name][0]:.3g} from the goal (rms), {figures[name][1]:.3g} if nothing is done"
+        for name, what in (("rms_positions", positions), ("rms_rates", "rates of change"))
+        if figures[name] is not None and figures[name][0] > figures[name][1]
+    ]
+
+
 def weights_of(cost: Cost, shape: tuple[int, ...], scale: Any = 1.0) -> Array:
     """The square root of a cost, for entries of `shape` flattened: a vector, or a matrix W with W'W the cost.
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -24,13 +24,14 @@ from gce.envs.base import GraphEnv
 from gce.envs.base import Protocol as WorldProtocol
 from gce.errors import InputError, table, warn, whole
 from gce.names import Shown
-from gce.planning.acting import LEARN, Plans
 from gce.planning.controller import Controller, Plan, Planner
 from gce.trajectory import Episode
 
 Array = np.ndarray
 SATURATED = 1e-6
 """A share of an action's size by which what acted may differ from what was asked for."""
+LEARN = 5
+"""Steps between updates of a system that is adapted while it acts."""
 
 
 @runtime_checkable
@@ -103,6 +104,63 @@ class Ran(Shown):
                 found.append(Episode(self.graph, np.stack(seen), np.stack(acted), some))
             first = t + 1
         return found
+
+
+class Plans:
+    """A settled plan every so many steps."""
+
+    plan: Plan
+
+    def __init__(self, controller: Planner, ran: Ran, total: int, feedback: int) -> None:
+        self.controller, self.ran, self.feedback = controller, ran, feedback
+        self.moves = max(0, total - controller.problem.horizon)  # so often the horizon moves along
+        self.at = 0
+
+    def action(self, t: int) -> Array:
+        ran, at = self.ran, self.at
+        due = t - at >= self.feedback and t not in ran.missed
+        if t == 0 or due or t - at >= len(self.plan.actions):
+            before = (ran.known[-2], ran.actions[-1]) if t else None
+            passed, start = max(0, t - self.moves), None
+            if t:
+                left = self.controller.problem.horizon - passed
+                start = self.plan.actions[np.minimum(np.arange(t - at, t - at + left), len(self.plan.actions) - 1)]
+            self.plan = self.controller.plan(ran.known[-1], step=passed, opening=t == 0, before=before, start=start)
+            self.at = t
+            self.keep(self.plan, self.plan.seconds, self.plan.iterations)
+            if not (self.moves and ran.plans):  # a run may be long
+                ran.plans.append(self.plan)
+                ran.planned_at.append(t)
+        return self.plan.actions[t - self.at]
+
+    def keep(self, plan: Any, feedback: float, iterations: int) -> None:
+        self.ran.statuses[plan.status] += 1
+        self.ran.plan_seconds.append(plan.seconds)
+        self.ran.feedback_seconds.append(feedback)
+        self.ran.iterations.append(iterations)
+
+    def prepare(self, t: int, action: Array) -> None:
+        """Before the measurement."""
+
+    def learn(self, t: int, forget: float) -> None:
+        """Adapt to the last few steps, if all of them were measured."""
+        ran, opening, controller = self.ran, t < LEARN, self.controller
+        last = t + 2 - LEARN - (not opening)  # from which observation on
+        if ran.missed and ran.missed[-1] >= last - 1:
+            return
+        assert isinstance(controller, Controller)
+        known = None if ran.exogenous is None else ran.exogenous[last - 1 : t + 1]
+        episode = Episode(ran.graph, np.stack(ran.observations[last - 1 :]), np.stack(ran.actions[last - 1 :]), known)
+        ran.system = controller.system.update(episode, forget, opening)
+        self.use(replace(controller, system=ran.system))
+
+    def use(self, controller: Controller) -> None:
+        """Plan by another controller from now on."""
+        self.controller = controller
+
+    def expected(self, t: int) -> Array:
+        """The next observation, as the plan has it."""
+        return self.plan.observations[t + 1 - self.at]
 
 
 def run(
@@ -301,15 +359,17 @@ def figures(env: GraphEnv, run: Run, recorded: Float[Array, "steps nodes a"] | N
     final, still = run.observations[-1], uncontrolled(env, len(run.actions))[-1]
     places = env.positions
     error, nothing = control_error(final, run.goal), control_error(still, run.goal)
-    parts = {"rms_positions": places, "rms_rates": ~places}
+    rms = {
+        name: [float(np.sqrt(np.square(o - run.goal)[:, which].mean())) for o in (final, still)]
+        for name, which in (("rms_positions", places), ("rms_rates", ~places))
+        if which.any()
+    }
     found: dict[str, Any] = {
         "control_error": error,
         "control_error_positions": control_error(final[:, places], run.goal[:, places]),
         "control_error_over_nothing": error / nothing if nothing > 0 else None,
-        **{
-            name: [_rms(o, run.goal, which) for o in (final, still)] if which.any() else None
-            for name, which in parts.items()
-        },
+        "rms_positions": rms.get("rms_positions"),
+        "rms_rates": rms.get("rms_rates"),
         "nothing": nothing,
         "cost": env.run_cost(run.observations[1:], run.actions, run.goal),
         "predicted_cost": run.plans[0].cost,
@@ -322,19 +382,6 @@ def figures(env: GraphEnv, run: Run, recorded: Float[Array, "steps nodes a"] | N
     if recorded is not None and len(recorded) >= len(run.actions):
         found["replay"] = control_error(replayed(env, recorded[: len(run.actions)])[-1], run.goal)
     return found | env.extra_figures(run.observations, run.goal)
-
-
-def harm(env: GraphEnv, found: dict[str, Any]) -> list[str]:
-    """Sentences about coordinates that a run left further from the goal than doing nothing does."""
-    return [
-        f"{what} end {found[name][0]:.3g} from the goal (rms), {found[name][1]:.3g} if nothing is done"
-        for name, what in (("rms_positions", env.words[2]), ("rms_rates", "rates of change"))
-        if found[name] is not None and found[name][0] > found[name][1]
-    ]
-
-
-def _rms(observation: Array, goal: Array, which: Array) -> float:
-    return float(np.sqrt(np.square(observation - goal)[:, which].mean()))
 
 
 def uncontrolled(env: GraphEnv, steps: int) -> Float[Array, "M_plus_1 nodes d"]:

@@ -31,9 +31,9 @@ from gce.dynamics.state import StateDynamics, state_class, state_dynamics
 from gce.errors import InputError, of_kind, real, whole
 from gce.model.model import Model, Units
 from gce.names import Shown
-from gce.planning.outlook import Outlook
 from gce.system import uncertainty as doubts
 from gce.system.system import System
+from gce.system.uncertainty import Outlook
 from gce.trajectory import Sizes
 
 if TYPE_CHECKING:
@@ -373,7 +373,10 @@ class Controller:
             doubts.of_prediction(self.system, expected, actions)
         if opening and status is not Status.TIME_LIMIT:  # no time is left for what comes
             still = known.lifted(dynamics.rollout(x0, np.zeros_like(settled.u)))
-            if outlook := Outlook.of(self.system, p, expected, self._seen(state, still, observation), actions):
+            idle, aimed = self._seen(state, still, observation), None
+            if p.tracked is not None:
+                aimed = p.tracked.reshape(len(idle[0]), -1)
+            if outlook := Outlook.of(self.system, p.goals[-1], aimed, expected, idle, actions):
                 outlook.say()
         if p.hard and status is not Status.NOT_FINITE and p.beyond(expected[1:]) > KEPT:
             status = Status.INFEASIBLE

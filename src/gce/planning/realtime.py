@@ -26,7 +26,7 @@ from gce.control.tracking import DEADLINE, Status
 from gce.dynamics.compiled import say_missing
 from gce.errors import InputError, table
 from gce.names import Shown
-from gce.planning.acting import Plans
+from gce.planning.closed_loop import Plans
 from gce.planning.controller import SystemDynamics, dynamics_of, efforts, exogenous_after, task_of
 
 if TYPE_CHECKING:

@@ -16,17 +16,6 @@ covariance of a node's targets and G the way a target's error enters z,
 with A_t the derivative of F along the predicted path and P_0 = 0. Errors of different nodes and steps are taken as
 independent, and the operator as known.
 
-What can be said of the stability of a fitted operator that shares its blocks over all nodes.
-
-In feature space, with weights alpha whose rows add up to one, psi' = (I (x) S + alpha (x) M) psi + inputs. With
-frozen weights the spectral radius is the largest rho(S + mu M) over the eigenvalues mu of alpha; these lie in the unit
-disk, and rho is subharmonic in mu, so for any graph and any weights
-
-    radius = max over |mu| = 1 of rho(S + mu M)
-
-bounds it. Under weights that change from step to step it suffices that |S| + |M| <= 1 in one norm. Both are of rollouts
-that stay in feature space; a reprojected rollout is nonlinear and is judged by running it.
-
 When an answer is not worth trusting, as sentences: of a fit, a prediction or a plan.
 
 A fit is doubted where it is not finite, where the condition number of the matrix inverted is beyond 1/eps of double
@@ -36,7 +25,18 @@ persistence, or of the mean of the other episodes
     sum_t |o_t - o^_t|^2 >= sum_t |o_t - o_0|^2   or   >= sum_t |o_t - mean|^2
 
 A prediction is doubted where it is not finite, leaves by far what the episodes adapted to show, or begins outside of
-it; of plans see `gce.planning.outlook`.
+it.
+
+How far from its goal a plan may end, before it is carried out, and whether that is worth it.
+
+With d the distance of the predicted end to the goal, in standard deviations of the coordinates that have one (root mean
+square), and s the error of predictions of so many steps on episodes left out of the fit,
+
+    expected error = sqrt(d^2 + (g s)^2),   within d +- 1.645 g s in nine cases of ten,   g = 1 + r
+
+r: how far the plan leaves the range adapted to, in widths of it, at its worst step (root mean square): the error is
+taken to grow in proportion. The interval takes errors of all coordinates as one, which makes it wide. A plan is solved
+where its problem is; it is worth carrying out where its expected error is below that of doing nothing, as predicted.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
-from gce.errors import InputError, warn
+from gce.errors import warn
 from gce.graphs.graph import Graph
 from gce.graphs.topology import Topology
 from gce.model.model import Model
@@ -179,62 +179,6 @@ def jacobian(f: Callable[[Tensor], Tensor], at: Float[Tensor, " n"]) -> Float[Te
         return torch.func.vmap(along, chunk_size=TANGENTS)(directions).T
 
 
-ANGLES = 181
-
-
-@dataclass(frozen=True)
-class Certificate:
-    """radius: of the spectrum on the worst graph, weights frozen; norm: |S| + |M|, enough under changing weights.
-
-    A free body is a double integrator with radius 1, so `bounded` allows rounding beyond 1.
-    """
-
-    radius: float
-    norm: float
-
-    @property
-    def bounded(self) -> bool:
-        return self.radius <= 1 + 1e-6
-
-
-def blocks(model: Model, operator: Operator) -> tuple[Float[Tensor, "f f"], Float[Tensor, "f f"]]:
-    """(S, M) of psi_i' = S psi_i + M sum_j alpha_ij psi_j + ..., known coordinates included, ties left out."""
-    form, c = operator.form, model.config
-    features = model.features
-    parts = form.blocks(operator.coefficients.double(), features.width)
-    if parts is None or not form.weighted or len(parts.fields) != 1:
-        raise InputError(
-            f"a certificate needs shared blocks and one mean field (hom_mean), the operator is {form.name!r} with "
-            f"{form.shape.heads}; adapt with hom_mean, and a potential with one head"
-        )
-    if features.planned_in_features:
-        return parts.own.T, parts.fields[0].T
-    if not features.selects:
-        raise InputError("a certificate needs a model whose features hold the observation, this one decodes it")
-    if not features.linear:
-        raise InputError(
-            f"a certificate needs an operator on features alone; with features of the kind {features.name!r} it only "
-            "corrects what these do"
-        )
-    f, n = c.num_state + features.num_phi, c.num_state
-    acting = [*features.regressed_state, *range(n, f)]
-    width, own, field = len(acting), parts.own, parts.fields[0]
-
-    keep, spread = (part.mT.contiguous() for part in model.feature_motion())
-    select = torch.zeros(width, f, dtype=torch.float64)
-    select[range(width), acting] = 1
-    return keep + spread @ own.T @ select, spread @ field.T @ select
-
-
-def certificate(model: Model, operator: Operator) -> Certificate:
-    S, M = blocks(model, operator)
-    angle = torch.linspace(0, torch.pi, ANGLES, dtype=torch.float64)
-    family = S + torch.polar(torch.ones_like(angle), angle)[:, None, None] * M.to(torch.complex128)
-    radius = torch.linalg.eigvals(family).abs().max()
-    norm = torch.linalg.matrix_norm(S, 2) + torch.linalg.matrix_norm(M, 2)
-    return Certificate(float(radius), float(norm))
-
-
 # ---- doubts ----
 
 SINGULAR = 1 / np.finfo(np.float64).eps
@@ -343,3 +287,71 @@ def of_covariance(P: Array) -> Array:
     if not finite.all():
         warn(f"the covariance is not finite from step {int(np.argmin(finite))} on; {GO_ON}")
     return P
+
+
+# ---- plans ----
+
+NINETY = 1.645
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """error, low, high: of a plan at its end, in standard deviations; nothing: of doing nothing; beyond: r above."""
+
+    error: float
+    low: float
+    high: float
+    nothing: float
+    beyond: float
+
+    @property
+    def worth(self) -> bool:
+        """Whether the plan is expected to do better than nothing."""
+        return self.error < self.nothing
+
+    @classmethod
+    def of(
+        cls,
+        system: System,
+        goal: Float[Array, "nodes d"],
+        aimed: Bool[Array, "nodes _"] | None,
+        expected: Float[Array, "M_plus_1 nodes d"],
+        idle: Float[Array, "M_plus_1 nodes d"],
+        actions: Float[Array, "M nodes a"],
+    ) -> Outlook | None:
+        """Of a prediction and of that of doing nothing; None where left-out errors were not measured.
+
+        goal: in physical units; aimed: which of its entries count, all by default.
+        """
+        spread, std = system.spread, system.model.arrays.observation_std
+        if len(spread.counts) == 0 or not (np.isfinite(expected).all() and np.isfinite(idle).all()):
+            return None
+        tracked = np.ones(goal.shape, bool) if aimed is None else np.broadcast_to(aimed, goal.shape)
+        away, nothing = (float(_size(((o[-1] - goal) / std)[tracked])) for o in (expected, idle))
+        wrong = np.broadcast_to(spread.deviations(len(expected))[-1], goal.shape)[tracked]
+        beyond = _beyond(system, expected, actions)
+        off = (1 + beyond) * float(_size(wrong))
+        return cls(float(np.hypot(away, off)), max(0.0, away - NINETY * off), away + NINETY * off, nothing, beyond)
+
+    def say(self) -> None:
+        """Warns of a plan that is not worth it."""
+        if not self.worth:
+            warn(
+                f"the plan is expected to end {self.error:.2g} standard deviations from the goal ({self.low:.2g} to "
+                f"{self.high:.2g}, by errors on episodes left out of the fit), doing nothing {self.nothing:.2g}: the "
+                f"plan may do no better than nothing; {GO_ON}, or shorten the horizon"
+            )
+
+
+def _beyond(system: System, expected: Array, actions: Array) -> float:
+    if system.reach is None:
+        return 0.0
+    arrays, reach = system.model.arrays, system.reach
+    values = np.concatenate([arrays.normalise(expected[:-1]), actions / arrays.action_std], axis=-1)
+    low, high = (side[: values.shape[-1]] for side in (reach.low, reach.high))
+    outside = np.maximum(0, np.maximum(low - values, values - high)) / np.maximum(high - low, LEAST)
+    return float(_size(outside, (1, 2)).max())
+
+
+def _size(values: Array, axis: tuple[int, ...] | None = None) -> Array:
+    return np.asarray(np.sqrt(np.square(values).mean(axis)))

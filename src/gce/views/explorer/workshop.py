@@ -21,13 +21,13 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from gce.control.problem import Problem
+from gce.control.problem import Problem, harm
 from gce.envs import WORLDS, GraphEnv, Protocol, world_named
 from gce.envs.recording import record_system
 from gce.errors import InputError
 from gce.model.files import load_model, shipped
 from gce.model.model import Model
-from gce.planning.closed_loop import control, figures, harm, problem_for, uncontrolled
+from gce.planning.closed_loop import control, figures, problem_for, uncontrolled
 from gce.planning.controller import Controller, Plan, Planner, in_space_of
 from gce.potentials import make_potential
 from gce.system.system import System, adapt
@@ -318,7 +318,7 @@ def pursue(prepared: PreparedSystem, goal: Array, horizon: int, job: Job) -> dic
         "figures": {name: told[name] for name in shares if told.get(name) is not None and np.isfinite(told[name])},
         "status": run.status,
         "advice": run.status.advice,
-        "harm": harm(env, told),
+        "harm": harm(env.words[2], told),
         "plan_seconds": told["plan_seconds"],
     }
 

@@ -34,8 +34,9 @@ from gce.files import border, parsed_json, read_npz, written
 from gce.metrics import nrmse
 from gce.planning.closed_loop import Run, uncontrolled
 from gce.planning.controller import Plan
+from gce.system.stability import blocks
 from gce.system.system import System
-from gce.system.uncertainty import LARGEST_UNION, blocks
+from gce.system.uncertainty import LARGEST_UNION
 from gce.system.weights import spread_of, weights_along, weights_told
 from gce.trajectory import Episode
 
