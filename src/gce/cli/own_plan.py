@@ -167,12 +167,8 @@ def plan_own(own: Own, asked: Control) -> dict[str, Any]:
     if asked.export is not None:
         write_c(planner, plan, asked.export)
     if asked.out is not None:
-        about = {
-            "observation_names": list(labels.observations),
-            "action_names": list(labels.actions),
-            "node_names": list(labels.nodes),
-            "settings": asked.settings(),
-        }
+        names = {"observation_names": labels.observations, "action_names": labels.actions, "node_names": labels.nodes}
+        about = {**{name: list(each) for name, each in names.items()}, "settings": asked.settings()}
         details = details_of_plan(plan, problem, own.system, own.adapted, own.episode, about)
         write_plan(asked.out, plan, labels, answer, details)
     return answer
