@@ -119,8 +119,9 @@ class Foreign(Experiment):
 
     def report(self, records: Sequence[Record], folder: Path) -> str:
         parts = [
-            "Mean (median) over systems of the NRMSE of whole episodes, clipped at 10, by the number of episodes "
-            "adapted to; then how many systems ours predict better than a reference, and the ratio of the means."
+            "Mean (median) over systems of the NRMSE of whole episodes, clipped at 10, by the number of episodes\n"
+            "adapted to; then how many systems a method of the package predicts better than a reference, and the ratio "
+            "of the means."
         ]
         titles: dict[str, list[Record]] = {}
         for r in records:

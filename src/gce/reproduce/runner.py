@@ -245,8 +245,8 @@ def _readme(names: Sequence[str], context: Context) -> str:
 def _lead(context: Context) -> list[str]:
     table = lead_table(context)
     words = (
-        "The mean of the structured method over that of the nearest other method trained as long, and over CKO's, on "
-        "the systems that both controlled: below 1 the structured method's is lower."
+        "The mean of the structured method over that of the nearest other method trained as long,\n"
+        "and over CKO's, on the systems that both controlled: below 1 the structured method's is lower."
     )
     return ["## Every cell of `main` and `grid_noise`", "", words, "", table] if table else []
 
